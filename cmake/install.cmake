@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+install(TARGETS fusionml_static fusionml_shared)

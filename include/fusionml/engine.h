@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fusionml/engine.h: a loaded model.
+ *
+ * The shortest whole program:
+ *
+ *     fm_machine *machine = NULL;
+ *     fm_engine *engine = NULL;
+ *     fm_session *session = NULL;
+ *     fm_sampler *sampler = NULL;
+ *     fm_error error;
+ *     int32_t *ids = NULL, id;
+ *     size_t n = 0;
+ *     const float *logits;
+ *     fm_machine_create(&machine, NULL, &error);
+ *     fm_engine_load(&engine, machine, "model.gguf", NULL, &error);
+ *     fm_session_create(&session, engine, NULL, &error);
+ *     fm_sampler_create(&sampler, NULL, &error);
+ *     fm_tokenizer_encode(fm_engine_tokenizer(engine), "Once", 4, FM_TOKENIZE_ADD_SPECIAL, &ids,
+ * &n, &error); fm_session_prefill(session, ids, n, &logits, &error); while
+ * (fm_sampler_sample(sampler, logits, fm_engine_vocab_size(engine), &id, &error) == FM_OK &&
+ *            !fm_tokenizer_is_end(fm_engine_tokenizer(engine), id))
+ *         if (fm_session_decode(session, id, &logits, &error) != FM_OK) break;
+ *     (check every status; destroy in reverse order)
+ *
+ * Threads: an engine runs one batch at a time; calls of fm_engine_run() and of session functions on
+ * the same engine from several threads are serialised by the engine.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fusionml/error.h"
+#include "fusionml/machine.h"
+#include "fusionml/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fm_engine fm_engine;
+typedef struct fm_batch fm_batch;
+
+/* docs/numerics.md. AUTO: exact for quantised models, fast for float-weight ones. */
+typedef enum fm_class { FM_CLASS_AUTO = 0, FM_CLASS_EXACT = 1, FM_CLASS_FAST = 2 } fm_class;
+
+/* Called now and then while loading, from the calling thread; done and total in bytes. Return
+   non-zero to cancel (the load then fails with FM_ERROR_CANCELLED). */
+typedef int fm_progress_callback(void *user, const char *phase, uint64_t done, uint64_t total);
+
+typedef struct fm_engine_options {
+    fm_class numeric_class;
+    /* Tokens one session may hold; 0: the smaller of the model's context and 4096. More than the
+       model's context: ARGUMENT. */
+    uint32_t context_length;
+    /* Tokens that the page pool holds for all sessions together; 0: context_length rounded up to
+     * pages. */
+    uint32_t cache_tokens;
+    /* Rows of one tape run: longer batches are run in chunks of at most this; 0: 512. */
+    uint32_t chunk_rows;
+    fm_progress_callback *progress; /* may be NULL */
+    void *progress_user;
+} fm_engine_options;
+
+FM_API fm_engine_options fm_engine_options_default(void);
+
+/* path: a .gguf file or a Hugging Face folder. options may be NULL. The machine must outlive the
+   engine. Errors: IO, FORMAT, UNSUPPORTED (names the architecture, type, RoPE kind or tensor),
+   MEMORY (with the number that is needed and the budget), ARGUMENT, CANCELLED. */
+FM_API fm_status fm_engine_load(fm_engine **out, fm_machine *machine, const char *path,
+                                const fm_engine_options *options, fm_error *error);
+/* The same from a GGUF image in memory, which must stay valid and unchanged while the engine lives.
+   name stands for the path in messages. */
+FM_API fm_status fm_engine_load_memory(fm_engine **out, fm_machine *machine, const void *image,
+                                       size_t bytes, const char *name,
+                                       const fm_engine_options *options, fm_error *error);
+/* Clears *engine. Its sessions and batches must be destroyed before. */
+FM_API void fm_engine_destroy(fm_engine **engine);
+
+typedef struct fm_engine_info {
+    char architecture[32];  /* "llama", "qwen2", ... */
+    char name[128];         /* general.name; may be "" */
+    char weight_types[128]; /* "q4_k 84%, q6_k 16%" by bytes */
+    fm_class numeric_class; /* EXACT or FAST */
+    uint32_t n_layer;
+    uint32_t n_embd;
+    uint32_t n_vocab;
+    uint32_t context_length;       /* of this engine's sessions */
+    uint32_t model_context_length; /* as trained */
+    uint64_t parameters;
+    uint64_t weight_bytes;  /* packed weights in our memory */
+    uint64_t mapped_bytes;  /* gather tables read from the file's mapping */
+    uint64_t cache_bytes;   /* the page pool */
+    uint64_t scratch_bytes; /* activations */
+    uint64_t decode_bytes;  /* weight bytes that one decoded token reads */
+    double load_ms;
+    uint64_t model_hash; /* of the weights and hyper-parameters; snapshots are checked against it */
+} fm_engine_info;
+
+FM_API void fm_engine_get_info(const fm_engine *engine, fm_engine_info *out);
+FM_API const fm_tokenizer *
+fm_engine_tokenizer(const fm_engine *engine); /* owned by the engine; NULL if the
+                                              file carries no vocabulary */
+FM_API uint32_t fm_engine_vocab_size(const fm_engine *engine);
+
+/* One line of the placement report: which unit computes which range of an op, and why. */
+typedef struct fm_placement {
+    int32_t layer;       /* -1: outside the layers */
+    const char *op;      /* "linear blk.0.ffn_gate.weight"; owned by the engine */
+    const char *device;  /* "host"; owned by the machine */
+    const char *axis;    /* "channels", "tokens", "groups", "whole" */
+    uint32_t begin, end; /* range on that axis */
+    const char *kernel;  /* "fm__linear_q8_0_avx512vnni"; "" where the device has no name for it */
+    const char *residency; /* "shared", "resident", "streamed", "mapped", "" */
+    const char *reason;    /* "the only unit" */
+} fm_placement;
+
+FM_API size_t fm_engine_placement_count(const fm_engine *engine);
+FM_API fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_placement *out,
+                                     fm_error *error);
+
+/* Runs every row of a batch (fusionml/batch.h) and appends the rows to their sessions. All or
+   nothing: after an error no session has changed its length. Errors: LIMIT (context or page pool
+   full; the message carries both numbers), NUMERIC (names the op and row), DEVICE, CANCELLED. */
+FM_API fm_status fm_engine_run(fm_engine *engine, fm_batch *batch, fm_error *error);
+
+/* Asks a run in progress to stop at the next chunk; safe from a signal handler or another thread.
+   The run returns CANCELLED. The request is cleared when the next run begins. */
+FM_API void fm_engine_cancel(fm_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fusionml/machine.h: the machine: its devices, their threads and the memory budget.
+ *
+ * Create one per process and let engines share it. A machine must outlive its engines.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fusionml/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fm_machine fm_machine;
+
+typedef struct fm_machine_options {
+    /* Threads of the host device; 0: one for each physical core that the process may use. */
+    uint32_t threads;
+    /* Kernel rung of the host device: "ref", "avx2", "avx512", "neon"; NULL: the fastest that this
+       CPU has. A rung that the CPU lacks is refused with FM_ERROR_UNSUPPORTED. */
+    const char *cpu_rung;
+    /* Bytes that engines on this machine may hold (weights, caches, scratch); 0: 90 % of the memory
+       that is available when the machine is created. */
+    uint64_t memory_budget;
+} fm_machine_options;
+
+FM_API fm_machine_options fm_machine_options_default(void);
+
+/* options may be NULL. On success *out is the caller's; fm_machine_destroy() releases it.
+   Errors: ARGUMENT, UNSUPPORTED, MEMORY, DEVICE. */
+FM_API fm_status fm_machine_create(fm_machine **out, const fm_machine_options *options,
+                                   fm_error *error);
+
+/* Clears *machine. NULL and a pointer to NULL are allowed. No engine of it may be alive. */
+FM_API void fm_machine_destroy(fm_machine **machine);
+
+typedef struct fm_device_info {
+    char name[32];         /* "host" */
+    char kind[16];         /* "cpu", "gpu" */
+    char description[128]; /* the processor's own name */
+    char rung[32];         /* kernel rung, "avx512"; "" where the device has none */
+    char features[128];    /* the instruction sets that matter here, space separated */
+    uint32_t threads;
+    uint64_t memory_bytes; /* memory the device can address */
+    int unified;           /* 1: addresses host memory directly */
+} fm_device_info;
+
+FM_API size_t fm_machine_device_count(const fm_machine *machine);
+/* index < fm_machine_device_count(). Errors: ARGUMENT. */
+FM_API fm_status fm_machine_device(const fm_machine *machine, size_t index, fm_device_info *out,
+                                   fm_error *error);
+
+/* One line per weight type: which identity class the device's kernels keep (docs/numerics.md). */
+typedef struct fm_type_info {
+    char name[16];                 /* "q4_k" */
+    double bits_per_weight;        /* in the file */
+    double packed_bits_per_weight; /* in memory, packed into panels */
+    int quantised;                 /* 1: integer dot products, exact by contract */
+    int has_fast;                  /* 1: a `fast` class kernel exists beside the exact one */
+    int can_encode;                /* 1: `convert` can write it */
+    char exact_kernel[64];         /* the host's kernel, "fm__linear_q4_k_avx512vnni" */
+    char fast_kernel[64];          /* "" where has_fast is 0 */
+} fm_type_info;
+
+FM_API size_t fm_machine_type_count(const fm_machine *machine);
+FM_API fm_status fm_machine_type(const fm_machine *machine, size_t index, fm_type_info *out,
+                                 fm_error *error);
+
+/* Memory budget in bytes, and how much of it engines hold now. */
+FM_API uint64_t fm_machine_memory_budget(const fm_machine *machine);
+FM_API uint64_t fm_machine_memory_used(const fm_machine *machine);
+
+#ifdef __cplusplus
+}
+#endif
