@@ -68,7 +68,7 @@ void *fm__arena_alloc(fm__arena *arena,
 char *fm__arena_copy(fm__arena *arena, const char *data,
                      size_t bytes); /* adds a NUL; NULL on failure */
 
-/* ---- checked arithmetic: false on overflow, *out untouched then ---- */
+/* ---- checked arithmetic: false on overflow, *out is then unspecified ---- */
 
 static inline bool fm__add_size(size_t a, size_t b, size_t *out) {
     return __builtin_add_overflow(a, b, out) == 0;
@@ -138,6 +138,7 @@ uint64_t fm__hash(uint64_t seed, const void *data, size_t bytes);
 typedef struct fm__map {
     struct fm__map_slot *slots;
     size_t n_slots, count;
+    uint64_t salt[2]; /* random: a file cannot choose names that collide */
 } fm__map;
 
 bool fm__map_init(fm__map *map, size_t expected);

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/file.c: mappings, whole files, paths and files that appear only when complete.
+ *
+ * Owns: descriptors and mappings until they are closed. Never does: interpreting a byte. Called
+ * from: every thread; one writer from one thread at a time.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+static fm_status io_error(fm_error *error, const char *path, const char *what, int code) {
+    return fm__error(error, code == ENOMEM ? FM_ERROR_MEMORY : FM_ERROR_IO, path, "%s: %s", what,
+                     strerror(code));
+}
+
+/* Opens for reading; *bytes is the size, or 0 for what is no regular file. */
+static fm_status open_for_reading(const char *path, int *fd_out, struct stat *stat_out,
+                                  fm_error *error) {
+    int fd;
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return io_error(error, path, "cannot be opened", errno);
+    if (fstat(fd, stat_out) != 0) {
+        int code = errno;
+        close(fd);
+        return io_error(error, path, "cannot be examined", code);
+    }
+    if (S_ISDIR(stat_out->st_mode)) {
+        close(fd);
+        return fm__error(error, FM_ERROR_IO, path, "is a directory, not a file");
+    }
+    *fd_out = fd;
+    return FM_OK;
+}
+
+/* ---- mappings ---- */
+
+fm_status fm__mapping_open(fm__mapping *out, const char *path, fm_error *error) {
+    int fd;
+    struct stat info;
+    *out = (fm__mapping){0};
+    fm_status status = open_for_reading(path, &fd, &info, error);
+    if (status != FM_OK)
+        return status;
+    if (!S_ISREG(info.st_mode)) {
+        status = fm__error(error, FM_ERROR_IO, path, "is not a regular file");
+    } else if ((uint64_t)info.st_size > PTRDIFF_MAX) {
+        status = fm__error(error, FM_ERROR_LIMIT, path, "is too large to be mapped");
+    } else if (info.st_size > 0) {
+        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            status = io_error(error, path, "cannot be mapped", errno);
+        else
+            *out = (fm__mapping){data, (size_t)info.st_size};
+    }
+    close(fd);
+    return status;
+}
+
+void fm__mapping_close(fm__mapping *mapping) {
+    if (mapping && mapping->data)
+        munmap((void *)(uintptr_t)mapping->data, mapping->bytes);
+    if (mapping)
+        *mapping = (fm__mapping){0};
+}
+
+/* outward: every page that the range touches; else: only the pages wholly inside it. */
+static void advise(const fm__mapping *mapping, size_t offset, size_t bytes, bool outward,
+                   int advice) {
+    if (!mapping->data || offset >= mapping->bytes)
+        return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t end = offset + fm__min_size(bytes, mapping->bytes - offset);
+    size_t first = outward ? offset / page * page : fm__round_up(offset, page);
+    if (!outward && end < mapping->bytes)
+        end = end / page * page;
+    if (first < end)
+        madvise((void *)(uintptr_t)(mapping->data + first), end - first, advice);
+}
+
+void fm__mapping_will_need(const fm__mapping *mapping, size_t offset, size_t bytes) {
+    advise(mapping, offset, bytes, true, MADV_WILLNEED);
+}
+
+void fm__mapping_done_with(const fm__mapping *mapping, size_t offset, size_t bytes) {
+    advise(mapping, offset, bytes, false, MADV_DONTNEED);
+}
+
+/* ---- whole files ---- */
+
+fm_status fm__file_read(const char *path, size_t limit, char **data, size_t *bytes,
+                        fm_error *error) {
+    int fd;
+    struct stat info;
+    fm_status status = open_for_reading(path, &fd, &info, error);
+    if (status != FM_OK)
+        return status;
+    char *memory = NULL;
+    size_t used = 0, capacity;
+    /* A pipe or /proc has no size beforehand: then it grows. One byte more shows the end. */
+    bool sized = S_ISREG(info.st_mode) && info.st_size > 0;
+    if (sized && (uint64_t)info.st_size > limit)
+        goto too_large;
+    capacity = sized ? (size_t)info.st_size + 2 : 65536;
+    memory = fm__alloc(capacity);
+    if (!memory)
+        goto no_memory;
+    for (;;) {
+        if (capacity - used < 2) {
+            if (!fm__mul_size(capacity, 2, &capacity))
+                goto no_memory;
+            char *larger = fm__realloc(memory, capacity);
+            if (!larger)
+                goto no_memory;
+            memory = larger;
+        }
+        ssize_t n = read(fd, memory + used, capacity - used - 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            status = io_error(error, path, "cannot be read", errno);
+            goto fail;
+        }
+        if (n == 0)
+            break;
+        used += (size_t)n;
+        if (used > limit)
+            goto too_large;
+    }
+    close(fd);
+    memory[used] = 0;
+    *data = memory;
+    *bytes = used;
+    return FM_OK;
+
+too_large:
+    status = fm__error(error, FM_ERROR_LIMIT, path, "is larger than the limit of %zu bytes", limit);
+    goto fail;
+no_memory:
+    status = fm__error_memory(error, path, capacity);
+fail:
+    fm__free(memory);
+    close(fd);
+    return status;
+}
+
+bool fm__path_is_directory(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool fm__path_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+bool fm__path_join(const char *directory, const char *name, char *out, size_t capacity) {
+    size_t bytes = strlen(directory);
+    bool slash = bytes > 0 && directory[bytes - 1] != '/';
+    int length = snprintf(out, capacity, "%s%s%s", directory, slash ? "/" : "", name);
+    return length >= 0 && (size_t)length < capacity;
+}
+
+/* ---- the writer ---- */
+
+#define WRITER_BYTES ((size_t)1 << 18)
+
+struct fm__writer {
+    int fd;
+    char *path, *temporary; /* behind the struct, in the same allocation */
+    uint64_t offset;        /* bytes taken so far, buffered ones included */
+    size_t used;            /* of buffer */
+    fm_status failed;       /* sticky: a file with a hole is never committed */
+    char buffer[WRITER_BYTES];
+};
+
+fm_status fm__writer_open(fm__writer **out, const char *path, fm_error *error) {
+    size_t length = strlen(path), need = sizeof(fm__writer) + 2 * length + 6;
+    fm__writer *writer = fm__alloc(need);
+    if (!writer)
+        return fm__error_memory(error, path, need);
+    writer->path = (char *)writer + sizeof *writer;
+    writer->temporary = writer->path + length + 1;
+    writer->offset = 0;
+    writer->used = 0;
+    writer->failed = FM_OK;
+    memcpy(writer->path, path, length + 1);
+    snprintf(writer->temporary, length + 5, "%s.tmp", path);
+    writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (writer->fd < 0) {
+        fm_status status = io_error(error, writer->temporary, "cannot be created", errno);
+        fm__free(writer);
+        return status;
+    }
+    *out = writer;
+    return FM_OK;
+}
+
+static fm_status write_through(fm__writer *writer, const char *data, size_t bytes,
+                               fm_error *error) {
+    while (bytes > 0) {
+        ssize_t n = write(writer->fd, data, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            writer->failed =
+                io_error(error, writer->temporary, "cannot be written", n < 0 ? errno : EIO);
+            return writer->failed;
+        }
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return FM_OK;
+}
+
+static fm_status flush(fm__writer *writer, fm_error *error) {
+    fm_status status = write_through(writer, writer->buffer, writer->used, error);
+    writer->used = 0;
+    return status;
+}
+
+fm_status fm__writer_write(fm__writer *writer, const void *data, size_t bytes, fm_error *error) {
+    if (writer->failed != FM_OK)
+        return fm__error(error, writer->failed, writer->temporary, "an earlier write failed");
+    if (bytes > WRITER_BYTES - writer->used) {
+        fm_status status = flush(writer, error);
+        if (status == FM_OK && bytes >= WRITER_BYTES) {
+            status = write_through(writer, data, bytes, error);
+            if (status == FM_OK)
+                writer->offset += bytes;
+            return status;
+        }
+        if (status != FM_OK)
+            return status;
+    }
+    if (bytes)
+        memcpy(writer->buffer + writer->used, data, bytes);
+    writer->used += bytes;
+    writer->offset += bytes;
+    return FM_OK;
+}
+
+uint64_t fm__writer_offset(const fm__writer *writer) {
+    return writer->offset;
+}
+
+fm_status fm__writer_commit(fm__writer **writer, fm_error *error) {
+    fm__writer *w = *writer;
+    fm_status status = FM_OK;
+    if (w->failed != FM_OK)
+        status = fm__error(error, w->failed, w->temporary, "an earlier write failed");
+    if (status == FM_OK)
+        status = flush(w, error);
+    /* EINVAL: what cannot be synced, such as a pipe, needs none */
+    if (status == FM_OK && fsync(w->fd) != 0 && errno != EINVAL)
+        status = io_error(error, w->temporary, "cannot be written to the disk", errno);
+    if (status == FM_OK) {
+        int fd = w->fd;
+        w->fd = -1;
+        if (close(fd) != 0)
+            status = io_error(error, w->temporary, "cannot be closed", errno);
+    }
+    if (status == FM_OK && rename(w->temporary, w->path) != 0)
+        status = io_error(error, w->path, "cannot be put in place", errno);
+    if (status != FM_OK) {
+        fm__writer_abort(writer);
+        return status;
+    }
+    fm__free(w);
+    *writer = NULL;
+    return FM_OK;
+}
+
+void fm__writer_abort(fm__writer **writer) {
+    if (!writer || !*writer)
+        return;
+    if ((*writer)->fd >= 0)
+        close((*writer)->fd);
+    unlink((*writer)->temporary);
+    fm__free(*writer);
+    *writer = NULL;
+}
