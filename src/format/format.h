@@ -162,7 +162,9 @@ void fm__kv_type_text(const fm__kv *kv, char *out, size_t capacity);
 /* snprintf's contract. */
 size_t fm__kv_value_text(const fm__kv *kv, char *out, size_t capacity);
 
-/* A new checkpoint, kind GGUF, without keys or tensors, that takes over `base` (may be NULL). */
+/* A new checkpoint, kind GGUF, without keys or tensors, that takes over `base` (may be NULL) on
+   success. Adding moves the arrays: pointers from fm__checkpoint_kv() and _find() are valid until
+   the next add. A faulty or duplicate name is FM_ERROR_ARGUMENT. */
 fm_status fm__checkpoint_view(fm__checkpoint **out, fm__checkpoint *base, fm_error *error);
 fm_status fm__checkpoint_add_u32(fm__checkpoint *c, const char *key, uint32_t value, fm_error *e);
 fm_status fm__checkpoint_add_f32(fm__checkpoint *c, const char *key, float value, fm_error *e);
@@ -174,7 +176,8 @@ fm_status fm__checkpoint_add_i32s(fm__checkpoint *c, const char *key, const int3
                                   size_t n, fm_error *e);
 fm_status fm__checkpoint_add_f32s(fm__checkpoint *c, const char *key, const float *values, size_t n,
                                   fm_error *e);
-/* Copies a key/value (borrowing its bytes from another checkpoint that outlives this one). */
+/* Copies a key/value (its name too), borrowing its bytes from another checkpoint that outlives this
+   one. */
 fm_status fm__checkpoint_add_kv(fm__checkpoint *c, const fm__kv *kv, fm_error *e);
 /* info is copied (its name too); the data pointer is borrowed. */
 fm_status fm__checkpoint_add_tensor(fm__checkpoint *c, const fm__tensor_info *info, fm_error *e);
@@ -186,7 +189,104 @@ fm_status fm__checkpoint_add_tensor(fm__checkpoint *c, const fm__tensor_info *in
 typedef fm_status fm__gguf_emit(void *user, size_t index, const fm__tensor_info *info,
                                 fm__writer *writer, fm_error *error);
 /* Writes keys and tensors (dtype, dims and bytes; data is asked for through emit) as GGUF v3,
- * alignment 32. */
+   alignment 32. The keys general.alignment and split.* are left out: they describe the file that
+   they came from. */
 fm_status fm__gguf_write(const char *path, const fm__kv *kvs, size_t n_kvs,
                          const fm__tensor_info *tensors, size_t n_tensors, fm__gguf_emit *emit,
                          void *user, fm_error *error);
+
+/* ---- inside the room ---- */
+
+enum { FM__NAME_LIMIT = 65535 }; /* bytes of a key or tensor name, as GGUF allows for keys */
+
+/* A little-endian number of 1..8 bytes, unaligned. */
+static inline uint64_t fm__load_le(const uint8_t *data, size_t bytes) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; i++)
+        value |= (uint64_t)data[i] << (8 * i);
+    return value;
+}
+static inline void fm__store_le(uint8_t *data, uint64_t value, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(value >> (8 * i));
+}
+
+/* kv.c: "u32"; NULL for a number that GGUF has no type for. */
+const char *fm__kv_type_name(uint32_t type);
+/* Bytes of a scalar; 0 for strings, arrays and unknown numbers. */
+size_t fm__kv_scalar_bytes(uint32_t type);
+
+/* text.c: text of a name for messages: invalid UTF-8 and control characters as \xHH, long ones cut
+   with "...". Returns out. */
+char *fm__format_escape(fm__str name, char *out, size_t capacity);
+/* Fills *error with the place "path" or "path: noun name" (noun NULL: the path alone). */
+fm_status fm__format_error(fm_error *error, fm_status status, const char *path, const char *noun,
+                           fm__str name, const char *format, ...) FM__PRINTF(6, 7);
+/* NULL, or why the name cannot be one: empty, too long, not UTF-8, a control character. */
+const char *fm__name_fault(fm__str name);
+/* A bounded text sink with snprintf's contract that cuts at whole characters only. */
+typedef struct fm__sink {
+    char *out;
+    size_t capacity, at, total;
+    bool full;
+} fm__sink;
+fm__sink fm__sink_of(char *out, size_t capacity);
+void fm__sink_text(fm__sink *sink, const char *data, size_t bytes); /* valid UTF-8, kept whole */
+/* Any bytes: invalid ones become U+FFFD; with quoted, in JSON's spelling. */
+void fm__sink_string(fm__sink *sink, fm__str text, bool quoted);
+
+/* json.c: an object from untrusted text that begins at `offset` of the file; the caller drops it
+   with json_decref(). */
+struct json_t;
+fm_status fm__format_json(struct json_t **out, const char *text, size_t bytes, size_t offset,
+                          const char *path, fm_error *error);
+
+/* checkpoint.c */
+fm_status fm__checkpoint_create(fm__checkpoint **out, fm__checkpoint_kind kind, const char *path,
+                                fm_error *error);
+/* As fm__checkpoint_add_*(), but a duplicate is FM_ERROR_FORMAT at `offset` of file `path`. The
+   name is copied, the value's bytes are borrowed. */
+fm_status fm__checkpoint_take_kv(fm__checkpoint *c, const fm__kv *kv, const char *path,
+                                 uint64_t offset, fm_error *error);
+fm_status fm__checkpoint_take_tensor(fm__checkpoint *c, const fm__tensor_info *info,
+                                     const char *path, uint64_t offset, fm_error *error);
+/* Adds a mapping that c owns from now on (on failure too). */
+fm_status fm__checkpoint_take_file(fm__checkpoint *c, fm__mapping *mapping, fm_error *error);
+/* tensor.c. Bytes of a tensor from its dtype and dims: zero or overflowing dims and rows that the
+   block does not divide are refused. Fills info->bytes. */
+fm_status fm__tensor_measure(fm__tensor_info *info, const char *path, fm_error *error);
+/* The tensors from index first on, all of one file: refuses any two that share a byte. With `tight`
+   also holes: they must cover [begin, end) (safetensors). */
+fm_status fm__tensors_check_ranges(const fm__checkpoint *c, size_t first, const char *path,
+                                   bool tight, uint64_t begin, uint64_t end, fm_error *error);
+
+/* gguf.c: reads one image into c (its keys and tensors are appended). */
+fm_status fm__gguf_parse(fm__checkpoint *c, const uint8_t *data, size_t bytes, uint32_t file_index,
+                         const char *path, fm_error *error);
+/* gguf_split.c: c holds the opened file; opens the other parts where split.count says so.
+   in_memory: there are no other parts to open. */
+fm_status fm__gguf_open_parts(fm__checkpoint *c, bool in_memory, fm_error *error);
+
+/* safetensors.c: one image's header; tensors are appended. */
+fm_status fm__safetensors_parse(fm__checkpoint *c, const uint8_t *data, size_t bytes,
+                                uint32_t file_index, const char *path, fm_error *error);
+/* safetensors_folder.c */
+fm_status fm__safetensors_open_folder(fm__checkpoint **out, const char *path, fm_error *error);
+/* path: a .safetensors file; opens its folder if the folder's model is made of it. */
+fm_status fm__safetensors_open_file(fm__checkpoint **out, const char *path, fm_error *error);
+/* The shards that an index names, in order of first appearance. */
+typedef struct fm__shard_index {
+    fm__str *shards;
+    size_t n_shards;
+    fm__str *tensors;
+    uint32_t *shard_of; /* (n_tensors) */
+    size_t n_tensors;
+    fm__arena arena;
+} fm__shard_index;
+fm_status fm__shard_index_parse(fm__shard_index *out, const char *json, size_t bytes,
+                                const char *path, fm_error *error);
+void fm__shard_index_finish(fm__shard_index *index);
+
+/* foreign.c: what a file that is not a model of ours looks like. */
+bool fm__foreign_is_safetensors(const uint8_t *data, size_t bytes);
+fm_status fm__foreign_error(const uint8_t *data, size_t bytes, const char *path, fm_error *error);
