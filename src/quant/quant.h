@@ -6,30 +6,48 @@
  * panels. Never does: matrix products. Called from: loading and converting threads.
  *
  * PANEL. A panel is 16 consecutive output rows of a weight, interleaved so that one 32-bit lane
- * belongs to one row (lane r = row r). It is four regions, each starting at a multiple of 64 bytes:
+ * belongs to one row (lane r = row r). It is four regions, each starting at a multiple of 64 bytes
+ * (an empty region starts where the next one does; bytes between regions are 0):
  *
  *     codes | sub (scales per 16 or 32) | d (block scale) | m (block minimum)
  *
- * Codes of quantised types are unsigned, `code_bits` wide, in *chunks* of 32 consecutive k; a chunk
- * takes 64 * code_bits bytes and is a sequence of bit planes in this order (c(k) = the plane's bits
- * of element k of row r; k counts within the chunk; byte index is v*64 + r*4 + j, j = 0..3): 8-bit
- * plane  (512 B): byte (v, r, j) = c(4v + j),                                   v = 0..7 4-bit
- * plane  (256 B): bits 0-3 = c(4v + j), bits 4-7 = c(16 + 4v + j),              v = 0..3 2-bit
- * plane  (128 B): bits 2t..2t+1 = c(4(v + 2t) + j), t = 0..3,                   v = 0..1 1-bit
- * plane  ( 64 B): bit t = c(4t + j), t = 0..7 code_bits 8 = {8}; 4 = {4}; 5 = {4, then 1 holding
- * bit 4}; 6 = {4, then 2 holding bits 4-5}; 2 = {2}; 3 = {2, then 1 holding bit 2}. Value of a
- * code: lut ? lut[code] : code - offset. Q8_0 is stored signed (two's complement bytes, offset 0).
+ * codes, of quantised types: `code_bits` wide, in *chunks* of 32 consecutive k (chunk c = elements
+ * 32c .. 32c+31, at codes + c * chunk_bytes). chunk_bytes = 64 * code_bits. A chunk is a sequence
+ * of bit planes; each is a sequence of 64-byte vectors v = 0, 1, ...: byte (v, r, j) of a plane is
+ * at v * 64 + r * 4 + j, r = 0..15, j = 0..3. With c(k) = the plane's bits of element k (0..31 in
+ * the chunk) of row r:
  *
- * sub, per block of 256 (K types only), lane-contiguous: [16 or 8][16 rows] one byte each:
- *     Q2_K [16][16] low nibble scale, high nibble minimum    Q3_K, Q6_K [16][16] int8 scale
- *     Q4_K, Q5_K [8][16] uint8 scale then [8][16] uint8 minimum    IQ4_XS [8][16] int8 scale    TQ:
- * none d, per block: [16 rows] f16 bits (uint16) of the block scale; MXFP4: [16] f32 (0 where below
- * 2^-38). m, per block: [16 rows] f16 bits: Q4_1/Q5_1 minimum, Q2_K/Q4_K/Q5_K dmin; else the region
- * is empty. TQ1_0 is packed as 2-bit codes like TQ2_0 (offset 1).
+ *     8-bit plane (512 B, v = 0..7): the byte is     c(4v + j)
+ *     4-bit plane (256 B, v = 0..3): bits 0..3 are   c(4v + j), bits 4..7 are c(16 + 4v + j)
+ *     2-bit plane (128 B, v = 0..1): bits 2t, 2t+1   are c(4v + 8t + j), t = 0..3
+ *     1-bit plane ( 64 B, v = 0):    bit t is        c(4t + j), t = 0..7
  *
- * Float types have only codes: F32 [K][16] f32; F16 and BF16 [ceil(K/2)][16][2] (odd K: a zero
- * last). |w| below 2^-38 is packed as 0 (F32, BF16). Rows past N are zero codes with zero scales.
- * K of a quantised type is a multiple of its block; K of a 256-block type a multiple of 256.
+ *     code_bits 8: {8}    4: {4}    2: {2}           5: {4 holding bits 0-3, then 1 holding bit 4}
+ *     6: {4 holding bits 0-3, then 2 holding bits 4-5}    3: {2 holding bits 0-1, then 1: bit 2}
+ *
+ * So a 4-bit chunk of one row is the 16 bytes of a Q4_0 block, four to a lane, and element k of a
+ * 2-bit plane is in vector (k / 4) % 2 at bits 2 * (k / 8). Codes are unsigned and their value is
+ * lut ? lut[code] : code - offset; Q8_0 alone is stored signed (two's complement bytes, offset 0).
+ *
+ * sub, of block b at sub + b * sub_bytes (256-blocks only), one byte a row, sub-block s of 16 or 32
+ * elements at s * 16 + r:
+ *     Q2_K        [16][16 rows] low nibble scale, high nibble minimum          sub_bytes 256
+ *     Q3_K, Q6_K  [16][16 rows] int8 scale (Q3_K: the stored 6 bits - 32)      sub_bytes 256
+ *     Q4_K, Q5_K  [8][16 rows] uint8 scale, then [8][16 rows] uint8 minimum    sub_bytes 256
+ *     IQ4_XS      [8][16 rows] int8 scale (the stored 6 bits - 32)             sub_bytes 128
+ *     TQ1_0, TQ2_0 and the 32-blocks: empty                                    sub_bytes 0
+ *
+ * d, of block b at d + b * d_bytes: [16 rows] f16 bits (uint16) of the block scale, d_bytes 32.
+ * MXFP4: [16 rows] f32 holding 2^(e - 128), +0 where that is below 2^-38, d_bytes 64; its lut is
+ * the doubled values. m, of block b at m + b * 32: [16 rows] f16 bits of Q4_1/Q5_1's minimum
+ * (added) or Q2_K/Q4_K/Q5_K's dmin (subtracted); of other types empty. A block is the type's
+ * `block` (32 or 256 elements). TQ1_0 is packed as 2-bit codes like TQ2_0 (offset 1).
+ *
+ * Float types have only codes: F32 [K][16 rows] f32; F16 and BF16 [ceil(K/2)][16 rows][2] uint16,
+ * element k at (k / 2) * 64 + r * 4 + (k % 2) * 2 bytes (odd K: the element past the end is 0).
+ * |w| below 2^-38, -0 among them, is packed as +0 (F32, BF16). Rows past N are zero codes with zero
+ * scales. K of a quantised type is a multiple of its block. A panel starts at a multiple of 64
+ * bytes, and panel p of a weight at p * stride.
  */
 #pragma once
 
@@ -84,11 +102,15 @@ typedef struct fm__type {
     bool d_is_f32;  /* MXFP4 */
     fm__act act[2]; /* [0] exact, [1] fast (equal where there is no fast kernel) */
     /* n elements (a multiple of block); blocks unaligned; exact fp32 order of docs/numerics.md, the
-       same as embedding rows. */
+       same as embedding rows: d * q (+ m); (d * sc) * q (- (dmin * m)). */
     void (*decode)(const void *blocks, float *out, size_t n);
-    /* NULL: cannot be encoded. importance: NULL or n weights. */
+    /* NULL: cannot be encoded. importance: NULL or n finite weights >= 0 (Q8_0, MXFP4, TQ and float
+       types ignore it). blocks unaligned. Input is to be finite: a caller that cannot know checks
+       first. Quantised types take a NaN or infinity as 0, and clamp block scales to f16's +-65504;
+       float types convert as IEEE does (F16 overflows to infinity). */
     void (*encode)(const float *in, const float *importance, void *blocks, size_t n);
-    /* Packs one panel: rows[i] points at row i's file bytes (NULL: a row past N), k elements each.
+    /* Packs one panel: rows[i] points at row i's file bytes (unaligned; NULL: a row past N), k
+       elements each. Writes all `stride` bytes of panel and reads nothing past a row's last block.
      */
     void (*pack)(const void *const rows[FM__PANEL_ROWS], size_t k, void *panel);
 } fm__type;
@@ -101,19 +123,23 @@ const fm__type *fm__type_at(size_t index);
 size_t fm__type_index(const fm__type *type);
 
 fm__panel_layout fm__panel_layout_of(const fm__type *type, size_t k);
-/* Reads a panel back: n_rows x k floats as decode would give (the packers' plain twin, for tests).
- */
+/* Reads a panel back: FM__PANEL_ROWS x k floats as decode would give, but for scales and weights
+   packed as 0 because they are below 2^-38 (the packers' plain twin, for tests). */
 void fm__panel_decode(const fm__type *type, const void *panel, size_t k, float *out);
-/* Unpacks element codes: out[row * k + i] = value of the code (before scales), for tests and ref
- * kernels. */
+/* Value of one element's code before scales (lut applied, offset subtracted), of a quantised type;
+   for tests and ref kernels. */
 int fm__panel_code(const fm__type *type, const void *panel, size_t k, uint32_t row, size_t i);
 
 /* X(id, NAME): the order of the table and of kernel tables. */
+/* clang-format off */
 #define FM__TYPE_LIST(X)                                                                           \
-    X(f32, F32)                                                                                    \
-    X(f16, F16) X(bf16, BF16) X(q8_0, Q8_0) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0)              \
-        X(q5_1, Q5_1) X(iq4_nl, IQ4_NL) X(mxfp4, MXFP4) X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K)  \
-            X(q5_k, Q5_K) X(q6_k, Q6_K) X(iq4_xs, IQ4_XS) X(tq1_0, TQ1_0) X(tq2_0, TQ2_0)
+    X(f32, F32) X(f16, F16) X(bf16, BF16)                                                          \
+    X(q8_0, Q8_0) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1)                          \
+    X(iq4_nl, IQ4_NL) X(mxfp4, MXFP4)                                                              \
+    X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K)                          \
+    X(iq4_xs, IQ4_XS)                                                                              \
+    X(tq1_0, TQ1_0) X(tq2_0, TQ2_0)
+/* clang-format on */
 
 enum {
 #define FM__TYPE_INDEX(id, NAME) FM__TYPE_##NAME,
