@@ -174,8 +174,13 @@ typedef struct fm__tape {
     uint32_t n_group;
     uint32_t max_rows, max_outputs;     /* bounds */
     size_t scratch_bytes, output_bytes; /* after fm__tape_finish() */
-    int16_t logits, hidden;             /* tensor ids of the outputs; logits may be FM__NONE */
-    bool failed; /* sticky: out of memory or too many tensors while recording */
+    /* Also after fm__tape_finish(): what a run's rows are checked against. */
+    uint32_t token_limit;    /* tokens are below it (rows of the EMBED tables) */
+    uint32_t position_limit; /* positions are below it (rows of the ROPE tables) */
+    uint32_t group_mask;     /* bit g: some op uses cache group g */
+    int16_t logits, hidden;  /* tensor ids of the outputs; logits may be FM__NONE */
+    bool failed;             /* sticky: out of memory or too many tensors while recording */
+    bool finished; /* fm__tape_finish() succeeded: offsets are assigned, ops are checked */
 } fm__tape;
 
 fm_status fm__tape_create(fm__tape **out, uint32_t max_rows, uint32_t max_outputs, fm_error *error);
@@ -194,3 +199,42 @@ void fm__tape_print(const fm__tape *tape, fm__buf *out);
 const char *fm__op_name(fm__op_kind kind);
 /* "linear blk.0.attn_q.weight": for reports and error messages. */
 void fm__op_describe(const fm__tape *tape, uint32_t op, char *out, size_t capacity);
+
+/* ---- check.c ---- */
+
+/* Rows that a run may give a tensor at most: max_rows or max_outputs. */
+uint32_t fm__tape_bound(const fm__tape *tape, const fm__tensor *tensor);
+/* Whose rows an op runs over. A KV_STORE has no out: its rows are the batch's. */
+fm__rows fm__op_rows(const fm__tape *tape, const fm__op *op);
+/* Ids, roles, shapes, classes and parameters of one op against the tape: ARGUMENT naming the op. */
+fm_status fm__op_check(const fm__tape *tape, uint32_t op, fm_error *error);
+
+/* ---- memory.c: where tensors lie in the scratch slot; pure ---- */
+
+/* 128: the granule of a channel split, so that two tensors never share a line that two units
+   write. */
+enum { FM__TENSOR_ALIGN = 128 };
+
+/* One tensor's need: bytes from op `first` to op `last`, both included. */
+typedef struct fm__life {
+    size_t bytes;
+    uint32_t first, last;
+} fm__life;
+
+/* Offsets (multiples of FM__TENSOR_ALIGN) such that no two lives that overlap in time overlap in
+   memory; *total is the end of the highest. Largest first, each at the lowest offset that fits.
+   Zero bytes: offset 0. Errors: MEMORY, LIMIT (sizes overflow). */
+fm_status fm__tape_place(const fm__life *lives, uint32_t n, size_t *offsets, size_t *total,
+                         fm_error *error);
+
+/* ---- depend.c: which ops must wait for which; pure ---- */
+
+typedef enum fm__dependence {
+    FM__DEPENDENCE_NONE, /* the two may run in any order or at once */
+    FM__DEPENDENCE_ROWS, /* row r of the later op needs row r of the earlier one and nothing else */
+    FM__DEPENDENCE_FULL, /* the later op needs all of the earlier one */
+} fm__dependence;
+
+/* Of op `later` on op `earlier` of a finished tape: through tensors, through memory that tensors
+   share, and through cache layers; read after write, write after read, write after write. */
+fm__dependence fm__tape_depends(const fm__tape *tape, uint32_t earlier, uint32_t later);
