@@ -22,7 +22,8 @@ enum {
 }; /* bytes of scratch a linear kernel may use, 64-byte aligned */
 
 /* out[t * out_stride + row] = sum over k of act(t, k) * w(row, k), rows [panel_begin*16,
-   min(panel_end*16, n)), t in [0, tokens). Writes nothing else. */
+   min(panel_end*16, n)), t in [0, tokens). Writes nothing else. Panels and activation rows are
+   64-byte aligned; out needs the alignment of a float only. */
 typedef struct fm__linear_args {
     const fm__type *type;
     fm__panel_layout layout;
@@ -46,10 +47,10 @@ typedef struct fm__linear_kernel {
     uint16_t panels;   /* NR: panels a call should at least get */
 } fm__linear_kernel;
 
-/* ---- rows ---- */
+/* ---- rows: float pointers need the alignment of a float only ---- */
 
-/* Quantises one row of k floats into a row of the act's layout. Returns false when an entry is NaN,
-   infinite or has |x| >= 2^100 (the row's content is then unspecified). */
+/* Quantises one row of k floats into a row (64-byte aligned) of the act's layout. Returns false
+   when an entry is NaN, infinite or has |x| >= 2^100 (the row's content is then unspecified). */
 typedef bool fm__quantise_fn(const float *x, size_t k, const fm__act_layout *layout, uint8_t *row);
 /* out may equal x. inv_n = 1/n rounded from double. */
 typedef void fm__rmsnorm_fn(const float *x, const float *weight, float eps, float inv_n, size_t n,
@@ -103,8 +104,16 @@ typedef struct fm__kernels {
     fm__attention_fn *attention;
 } fm__kernels;
 
+/* The rungs above ref that this build holds. */
+#if defined(FM__ARCH_X86_64)
+#define FM__RUNGS_X86 1
+#else
+#define FM__RUNGS_X86 0
+#endif
+#define FM__RUNGS_ARM 0 /* src/cpu/arm holds no kernels yet: ref runs there */
+
 /* Fills the table of a rung (NULL or "auto": the best) as allowed by fm__cpu_features(). Errors:
-   UNSUPPORTED names the rung and what the CPU lacks. */
+   UNSUPPORTED names the rung and what the CPU lacks; ARGUMENT: no rung has this name. */
 fm_status fm__kernels_get(fm__kernels *out, const char *rung, fm_error *error);
 /* NULL-terminated names of the rungs that this build holds and this CPU can run, ref first. */
 const char *const *fm__kernels_rungs(void);

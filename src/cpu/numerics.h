@@ -7,12 +7,17 @@
 
 #include "base/base.h"
 
-#define FM__TINY 0x1p-64f           /* activations and accumulated outputs below it become 0 */
-#define FM__HUGE 0x1p100f           /* absmax at or above it is an error */
-#define FM__ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: (x + M) - M rounds |x| < 2^22 to nearest even   \
-                                     */
+#define FM__TINY 0x1p-64f         /* activations and accumulated outputs below it become 0 */
+#define FM__HUGE 0x1p100f         /* absmax at or above it is an error */
+#define FM__TINY_BITS 0x1F800000u /* their bits, for comparing with the sign cleared */
+#define FM__HUGE_BITS 0x71800000u
+#define FM__INV127 0x1.020408p-7f /* 1/127 rounded: 0x3C010204 */
 
-/* 1/x for normal x > 0, 2^-126 <= x < 2^126: integer seed, three Newton steps. */
+/* 1.5 * 2^23: (x + M) - M rounds |x| < 2^22 to nearest even */
+#define FM__ROUND_MAGIC 12582912.0f
+
+/* 1/x for normal x > 0, 2^-126 <= x <= 2^125.6: integer seed, three Newton steps; y stays normal.
+   Infinite or NaN x: NaN. */
 FM__INLINE float fm__rcp(float x) {
     float y = fm__bits_f32(0x7EF311C7u - fm__f32_bits(x));
     for (int i = 0; i < 3; i++) {
@@ -23,13 +28,14 @@ FM__INLINE float fm__rcp(float x) {
     return y;
 }
 
-/* 1/sqrt(x) for normal x > 0: integer seed, three Newton steps. */
+/* 1/sqrt(x) for x >= 2^-125: integer seed, three Newton steps. h * y comes first, because y * y
+   would be subnormal for a large x. Infinite or NaN x: not finite. */
 FM__INLINE float fm__rsqrt(float x) {
     float y = fm__bits_f32(0x5F375A86u - (fm__f32_bits(x) >> 1));
     float h = 0.5f * x;
     for (int i = 0; i < 3; i++) {
-        float t = y * y;
-        t = h * t;
+        float t = h * y;
+        t = t * y;
         t = 1.5f - t;
         y = y * t;
     }
@@ -47,10 +53,13 @@ FM__INLINE float fm__rsqrt(float x) {
 #define FM__LN2_HI 0.693359375f
 #define FM__LN2_LO -2.12194440e-4f
 
-/* exp(x) for |x| <= 87 (the caller clamps). exp(0) is exactly 1. */
+/* exp(x) for |x| <= 87 (the caller clamps). exp(0) is exactly 1, NaN gives NaN. 2^n is built from
+   the low bits of n + MAGIC and multiplied in: exact, since the result is normal (adding n << 23 to
+   p's bits gives the same). */
 FM__INLINE float fm__exp_f32(float x) {
     float n = x * FM__LOG2E;
     n = n + FM__ROUND_MAGIC;
+    float power = fm__bits_f32((fm__f32_bits(n) << 23) + 0x3F800000u); /* 2^n */
     n = n - FM__ROUND_MAGIC;
     float r = x - n * FM__LN2_HI;
     r = r - n * FM__LN2_LO;
@@ -64,7 +73,7 @@ FM__INLINE float fm__exp_f32(float x) {
     p = p * r2;
     p = p + r;
     p = p + 1.0f;
-    return fm__bits_f32(fm__f32_bits(p) + ((uint32_t)(int32_t)n << 23));
+    return p * power;
 }
 
 /* exp for softmax, x <= 0: 0 below -24. */
@@ -95,23 +104,29 @@ FM__INLINE float fm__gelu(float x) {
 }
 
 /* Keeps the `drop` lowest mantissa bits clear: integer round to nearest even, exponent carried.
-   drop 11 leaves 13 significant bits, 8 leaves 16, 16 leaves bf16's 8. Below 2^-64: +0. */
+   drop 11 leaves 13 significant bits, 8 leaves 16, 16 leaves bf16's 8. Below 2^-64: +0. Infinities
+   and NaN stay. */
 FM__INLINE float fm__round_bits(float x, int drop) {
     uint32_t u = fm__f32_bits(x);
-    if ((u & 0x7FFFFFFFu) < 0x1F800000u) /* 2^-64 */
+    if ((u & 0x7FFFFFFFu) < FM__TINY_BITS)
         return 0.0f;
+    if ((u & 0x7FFFFFFFu) >= 0x7F800000u)
+        return x;
     uint32_t low = (u >> drop) & 1u;
     u += (1u << (drop - 1)) - 1u + low;
     u &= ~((1u << drop) - 1u);
     return fm__bits_f32(u);
 }
 
-/* f16 bits for a K or V entry: below 2^-14 is +0, clamped to +-65504, round to nearest even. */
+/* f16 bits for a K or V entry: below 2^-14 is +0, clamped to +-65504 (infinities too), round to
+   nearest even. NaN becomes 0x7E00, so that the next quantiser can report it. */
 FM__INLINE uint16_t fm__kv_f16(float x) {
     uint32_t u = fm__f32_bits(x), s = (u >> 16) & 0x8000u;
     u &= 0x7FFFFFFFu;
     if (u < 0x38800000u) /* 2^-14 */
         return 0;
+    if (u > 0x7F800000u) /* NaN */
+        return 0x7E00;
     if (u >= 0x477FE000u) /* 65504 and above */
         return (uint16_t)(s | 0x7BFFu);
     uint32_t low = (u >> 13) & 1u;

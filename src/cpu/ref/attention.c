@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu/ref/attention.c: attention over the paged cache, the specification (docs/numerics.md,
+ * "Attention"). Owns: nothing. Never does: writes to the cache. Called from: team threads.
+ */
+#include "cpu/ref/ref.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { BLOCK = FM__KEY_BLOCK, LANES = 16 };
+
+/* What one block of keys, or several merged ones, amount to. */
+struct state {
+    float m; /* the largest score */
+    float l; /* the sum of p */
+    float o[FM__MAX_HEAD_DIM];
+};
+
+/* One query head of one row. */
+struct query {
+    const fm__attention_args *args;
+    const uint32_t *pages; /* of the row's sequence */
+    uint32_t kv_head;
+    uint32_t first, last; /* visible positions, both included */
+    float q[FM__MAX_HEAD_DIM];
+};
+
+/* The page of a position: its K, as f16 [4][key_dim][16]; V follows. */
+static const uint16_t *page_of(const struct query *query, uint32_t position) {
+    const fm__cache_group *group = query->args->group;
+    uint32_t page = query->pages[position / FM__PAGE_TOKENS];
+    assert(page != FM__NO_PAGE);
+    size_t index = (size_t)page * group->n_kv_head + query->kv_head;
+    return (const uint16_t *)(const void *)(query->args->layer_base + index * group->head_bytes);
+}
+
+/* Scores of the 16 keys from `position` (a multiple of 16), visible or not. */
+static void score_16(const struct query *query, uint32_t position, float s[LANES]) {
+    uint32_t key_dim = query->args->group->key_dim;
+    const uint16_t *k = page_of(query, position);
+    k += (size_t)(position % FM__PAGE_TOKENS / LANES) * key_dim * LANES;
+    for (int l = 0; l < LANES; l++)
+        s[l] = 0.0f;
+    for (uint32_t i = 0; i < key_dim; i++)
+        for (int l = 0; l < LANES; l++)
+            s[l] = s[l] + query->q[i] * fm__ref_f16(k[i * LANES + l]);
+}
+
+/* p[i] for the visible keys first..last of one block, i counted from the block's start; returns the
+   block's m. */
+static float probabilities(const struct query *query, uint32_t first, uint32_t last,
+                           float p[BLOCK]) {
+    uint32_t start = first / BLOCK * BLOCK;
+    for (uint32_t tile = first / LANES * LANES; tile <= last; tile += LANES)
+        score_16(query, tile, p + (tile - start));
+    float m = p[first - start];
+    for (uint32_t i = first - start; i <= last - start; i++)
+        m = p[i] > m ? p[i] : m;
+    for (uint32_t i = first - start; i <= last - start; i++)
+        p[i] = fm__round_bits(fm__exp_softmax(p[i] - m), 11);
+    return m;
+}
+
+/* The visible keys first..last, all of one block. */
+static void attend_block(const struct query *query, uint32_t first, uint32_t last,
+                         struct state *out) {
+    const fm__cache_group *group = query->args->group;
+    uint32_t start = first / BLOCK * BLOCK;
+    float p[BLOCK], lanes[LANES] = {0};
+    out->m = probabilities(query, first, last, p);
+    for (uint32_t i = first - start; i <= last - start; i++)
+        lanes[i % LANES] = lanes[i % LANES] + p[i];
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++)
+            lanes[l] = lanes[l] + lanes[l + w];
+    out->l = lanes[0];
+
+    for (uint32_t j = 0; j < group->value_dim; j++)
+        out->o[j] = 0.0f;
+    for (uint32_t key = first; key <= last; key++) {
+        const uint16_t *v = page_of(query, key) + (size_t)FM__PAGE_TOKENS * group->key_dim +
+                            (size_t)(key % FM__PAGE_TOKENS) * group->value_dim;
+        for (uint32_t j = 0; j < group->value_dim; j++)
+            out->o[j] = out->o[j] + p[key - start] * fm__ref_f16(v[j]);
+    }
+}
+
+static void merge(struct state *a, const struct state *b, uint32_t value_dim) {
+    float m = a->m > b->m ? a->m : b->m;
+    float alpha = fm__exp_softmax(a->m - m), beta = fm__exp_softmax(b->m - m);
+    a->m = m;
+    a->l = a->l * alpha + b->l * beta;
+    for (uint32_t j = 0; j < value_dim; j++) {
+        float o = a->o[j] * alpha + b->o[j] * beta;
+        a->o[j] = (fm__f32_bits(o) & 0x7FFFFFFFu) < FM__TINY_BITS ? 0.0f : o;
+    }
+}
+
+static void attend(const struct query *query, float *out) {
+    uint32_t value_dim = query->args->group->value_dim;
+    struct state all, block;
+    for (uint32_t first = query->first; first <= query->last;) {
+        uint32_t end = (first / BLOCK + 1) * BLOCK - 1;
+        uint32_t last = end < query->last ? end : query->last;
+        if (first == query->first) {
+            attend_block(query, first, last, &all);
+        } else {
+            attend_block(query, first, last, &block);
+            merge(&all, &block, value_dim);
+        }
+        first = last + 1;
+    }
+    float inverse = fm__rcp(all.l);
+    for (uint32_t j = 0; j < value_dim; j++)
+        out[j] = all.o[j] * inverse;
+}
+
+void fm__attention_ref(const fm__attention_args *args) {
+    const fm__cache_group *group = args->group;
+    const fm__batch_view *batch = args->batch;
+    uint32_t shared = args->heads / group->n_kv_head; /* query heads of one kv head */
+    struct query query = {.args = args};
+    for (uint32_t row = args->row_begin; row < args->row_end; row++) {
+        uint32_t position = batch->position[row];
+        query.last = position;
+        query.first =
+            group->window && position + 1 > group->window ? position + 1 - group->window : 0;
+        query.pages =
+            batch->pages[(size_t)batch->sequence[row] * batch->n_group + args->group_index];
+        for (uint32_t h = args->kv_begin * shared; h < args->kv_end * shared; h++) {
+            const float *q = (const float *)(const void *)(args->q + row * args->q_stride) +
+                             (size_t)h * group->key_dim;
+            float *out = (float *)(void *)(args->out + row * args->out_stride) +
+                         (size_t)h * group->value_dim;
+            query.kv_head = h / shared;
+            for (uint32_t i = 0; i < group->key_dim; i++)
+                query.q[i] = fm__round_bits(q[i] * args->scale, 11);
+            attend(&query, out);
+        }
+    }
+}

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cpu_linear.c: linear kernels. ref against a double-precision sum, every rung against ref bit
+ * for bit (exact class), the fast class within its bound; guard pages, guard values, sub-ranges.
+ */
+#include "kernels.h"
+
+enum { MAX_N = 128, MAX_TOKENS = 33, MAX_K = 2560, GUARD = 5 /* columns behind n */ };
+
+static const uint32_t all_n[] = {1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 63, 65, 100, 128};
+static const uint32_t all_tokens[] = {1, 2, 3, 5, 8, 12, 13, 31, 33};
+static const uint32_t k_of_32[] = {32, 64, 96, 1024, 1056, 2080, 2560, 0};
+static const uint32_t k_of_256[] = {256, 512, 1024, 1280, 2304, 2560, 0};
+static const uint32_t k_of_1[] = {1, 2, 33, 588, 1023, 1024, 1025, 2049, 2560, 0};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const uint32_t *k_list(const fm__type *type) {
+    return type->block == 1 ? k_of_1 : type->block == 32 ? k_of_32 : k_of_256;
+}
+
+/* One weight and its activations, with the output of ref. */
+typedef struct problem {
+    const fm__type *type;
+    bool fast;
+    uint32_t k;
+    fm__panel_layout layout;
+    fm__act_layout act_layout;
+    test_guarded panels, act;
+    float *expected; /* (MAX_TOKENS, MAX_N) */
+} problem;
+
+static fm__kernels ref;
+static test_rung rungs[TEST_MAX_RUNGS];
+static size_t n_rungs;
+static uint8_t *scratch;
+static float *out;
+
+static int setup(void **state) {
+    (void)state;
+    fm__kernels_fill_ref(&ref);
+    n_rungs = test_rungs(rungs);
+    scratch = fm__alloc(FM__LINEAR_SCRATCH);
+    out = fm__alloc((size_t)MAX_TOKENS * (MAX_N + GUARD) * sizeof(float));
+    return scratch && out ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    fm__free(scratch);
+    fm__free(out);
+    return 0;
+}
+
+static fm__linear_args arguments(const problem *p, uint32_t n, uint32_t tokens, float *to,
+                                 size_t stride) {
+    return (fm__linear_args){.type = p->type,
+                             .layout = p->layout,
+                             .panels = p->panels.data,
+                             .n = n,
+                             .k = p->k,
+                             .panel_begin = 0,
+                             .panel_end = (n + 15) / 16,
+                             .act = p->act.data,
+                             .act_layout = p->act_layout,
+                             .tokens = tokens,
+                             .out = to,
+                             .out_stride = stride,
+                             .scratch = scratch};
+}
+
+static void problem_init(problem *p, const fm__type *type, bool fast, uint32_t k,
+                         test_weight weight, test_row row, uint64_t seed) {
+    fm__random random;
+    fm__random_seed(&random, seed);
+    fm__act act = type->act[fast];
+    *p = (problem){.type = type,
+                   .fast = fast,
+                   .k = k,
+                   .layout = fm__panel_layout_of(type, k),
+                   .act_layout = fm__act_layout_of(act, k)};
+    p->panels = test_guarded_alloc(MAX_N / 16 * p->layout.stride);
+    p->act = test_guarded_alloc(MAX_TOKENS * p->act_layout.stride);
+    test_panels_fill(&random, type, weight, k, MAX_N / 16, p->panels.data);
+    memset(p->act.data, 0xFF, MAX_TOKENS * p->act_layout.stride); /* NaN behind a row's end */
+    float *x = fm__alloc(k * sizeof(float));
+    assert_non_null(x);
+    for (uint32_t t = 0; t < MAX_TOKENS; t++) {
+        /* the kind asked for, and its neighbours, so that tokens of a tile are unlike */
+        test_row kind = (test_row)((row + t % 3) % TEST_ROW_COUNT);
+        test_row_fill(&random, kind, x, k);
+        assert_true(
+            ref.quantise[act](x, k, &p->act_layout, p->act.data + t * p->act_layout.stride));
+    }
+    fm__free(x);
+    p->expected = fm__alloc((size_t)MAX_TOKENS * MAX_N * sizeof(float));
+    assert_non_null(p->expected);
+    fm__linear_args args = arguments(p, MAX_N, MAX_TOKENS, p->expected, MAX_N);
+    ref.linear[fm__type_index(type)][fast].fn(&args);
+}
+
+static void problem_finish(problem *p) {
+    test_guarded_free(&p->panels);
+    test_guarded_free(&p->act);
+    fm__free(p->expected);
+}
+
+/* ---- the double-precision sum ---- */
+
+/* Integer or float value of element k of row r, with its scales; *minimum = what is subtracted. */
+static double weight_of(const problem *p, const uint8_t *panel, uint32_t r, size_t k,
+                        double *minimum) {
+    const fm__type *type = p->type;
+    *minimum = 0.0;
+    if (!type->quantised) {
+        uint16_t half;
+        float w;
+        memcpy(&half, panel + (k / 2 * 16 + r) * 4 + k % 2 * 2, 2);
+        memcpy(&w, panel + (k * 16 + r) * 4, type->dtype == FM__F32 ? 4 : 0);
+        return type->dtype == FM__F32   ? w
+               : type->dtype == FM__F16 ? fm__f16_to_f32(half)
+                                        : fm__bf16_to_f32(half);
+    }
+    size_t block = k / type->block;
+    double w = fm__panel_code(type, panel, p->k, r, k), scale = 1.0, sub_min = 0.0;
+    if (type->sub_width) {
+        size_t s = k % 256 / type->sub_width;
+        const uint8_t *sub = panel + p->layout.sub + block * p->layout.sub_bytes;
+        uint8_t byte = sub[s * 16 + r];
+        bool nibbles = type->dtype == FM__Q2_K;
+        scale = nibbles ? byte & 15 : type->has_min ? byte : (int8_t)byte;
+        sub_min = nibbles ? byte >> 4 : type->has_min ? sub[(8 + s) * 16 + r] : 0;
+    } else {
+        sub_min = -1.0; /* Q4_1, Q5_1 add theirs */
+    }
+    uint16_t half;
+    float d;
+    memcpy(&half, panel + p->layout.d + (block * 16 + r) * 2, 2);
+    d = fm__f16_to_f32(half);
+    if (type->d_is_f32)
+        memcpy(&d, panel + p->layout.d + (block * 16 + r) * 4, 4);
+    if (type->has_min) {
+        memcpy(&half, panel + p->layout.m + (block * 16 + r) * 2, 2);
+        *minimum = (double)fm__f16_to_f32(half) * sub_min;
+    }
+    return w * scale * (double)d;
+}
+
+static double activation_of(const problem *p, uint32_t token, size_t k) {
+    const uint8_t *row = p->act.data + token * p->act_layout.stride;
+    const uint8_t *values = row + p->act_layout.values;
+    float f;
+    uint16_t half;
+    switch (p->type->act[p->fast]) {
+    case FM__ACT_Q8_32:
+        memcpy(&f, row + p->act_layout.d + k / 32 * 4, 4);
+        return (double)f * (int8_t)values[k];
+    case FM__ACT_Q8_256:
+        memcpy(&f, row + p->act_layout.d + k / 256 * 4, 4);
+        return (double)f * (int8_t)values[k] * (1 << row[p->act_layout.shift + k / 32]);
+    case FM__ACT_BF16:
+        memcpy(&half, values + k * 2, 2);
+        return fm__bf16_to_f32(half);
+    default:
+        memcpy(&f, values + k * 4, 4);
+        return f;
+    }
+}
+
+/* |got - sum| <= (k + 8) * 2^-23 * (sum of magnitudes), the fast bound; the exact class rounds once
+   or thrice a block, so (3 * blocks + 8) * 2^-24 holds there. */
+static void check_double(const problem *p, const float *got, size_t stride, uint32_t n,
+                         uint32_t tokens, const char *what) {
+    double terms = p->type->quantised ? 3.0 * p->k / p->type->block + 8 : 2.0 * p->k + 16;
+    for (uint32_t row = 0; row < n; row++)
+        for (uint32_t t = 0; t < tokens; t++) {
+            const uint8_t *panel = p->panels.data + row / 16 * p->layout.stride;
+            double sum = 0.0, magnitude = 0.0, minimum;
+            for (size_t k = 0; k < p->k; k++) {
+                double w = weight_of(p, panel, row % 16, k, &minimum);
+                double x = activation_of(p, t, k);
+                sum += (w - minimum) * x;
+                magnitude += (fabs(w) + fabs(minimum)) * fabs(x);
+            }
+            double bound = terms * 0x1p-24 * magnitude + terms * 0x1p-126;
+            double y = (double)got[t * stride + row];
+            if (magnitude > 0x1p126) /* may overflow on the way */
+                continue;
+            if (!(fabs(y - sum) <= bound))
+                fail_msg("%s %s k %u row %u token %u: %a, the sum is %a, bound %a", what,
+                         p->type->name, p->k, row, t, y, sum, bound);
+        }
+}
+
+static void test_ref_double(void **state) {
+    (void)state;
+    for (size_t i = 0; i < fm__type_count(); i++) {
+        const fm__type *type = fm__type_at(i);
+        for (const uint32_t *k = k_list(type); *k; k++)
+            for (int fast = 0; fast < 2; fast++) {
+                if (!ref.linear[i][fast].fn)
+                    continue;
+                problem p;
+                problem_init(&p, type, fast != 0, *k, (test_weight)(*k % TEST_WEIGHT_COUNT),
+                             (test_row)(*k / 32 % TEST_ROW_COUNT), 7 * *k + i);
+                check_double(&p, p.expected, MAX_N, 17, 5, ref.linear[i][fast].name);
+                problem_finish(&p);
+            }
+    }
+}
+
+/* The comparison itself must notice a single code that differs by one. */
+static void test_one_bit(void **state) {
+    (void)state;
+    for (size_t i = 0; i < fm__type_count(); i++) {
+        problem p;
+        uint32_t k = k_list(fm__type_at(i))[3];
+        problem_init(&p, fm__type_at(i), false, k, TEST_WEIGHT_RANDOM, TEST_ROW_ALIKE, i);
+        p.panels.data[4 * 3] ^= 0x01; /* row 3, element 0 (the lowest bit of its code) */
+        if (!p.type->quantised)
+            p.panels.data[4 * 3 + 1] ^= 0x30;
+        fm__linear_args args = arguments(&p, MAX_N, MAX_TOKENS, out, MAX_N);
+        ref.linear[i][0].fn(&args);
+        size_t different = 0;
+        for (size_t j = 0; j < (size_t)MAX_TOKENS * MAX_N; j++)
+            different += !test_same(out[j], p.expected[j]);
+        assert_in_range(different, 1, MAX_TOKENS);
+        assert_false(test_same(out[3], p.expected[3]));
+        problem_finish(&p);
+    }
+}
+
+/* ref's bits for each type, on every machine and with every compiler. A change here changes every
+   model's output: change docs/numerics.md with it. */
+static void test_pinned_bits(void **state) {
+    (void)state;
+    static const uint64_t hashes[FM__TYPE_COUNT] = {
+        [FM__TYPE_F32] = UINT64_C(0xaab6e32bbabe3cf0),
+        [FM__TYPE_F16] = UINT64_C(0xb278766eb9dd469b),
+        [FM__TYPE_BF16] = UINT64_C(0x8da447c79c1ff263),
+        [FM__TYPE_Q8_0] = UINT64_C(0xee300eb3df828720),
+        [FM__TYPE_Q4_0] = UINT64_C(0xee7ed7c8024a0bb9),
+        [FM__TYPE_Q4_1] = UINT64_C(0x0a602e7758ccf7ee),
+        [FM__TYPE_Q5_0] = UINT64_C(0xd2c41f9e7ef360d1),
+        [FM__TYPE_Q5_1] = UINT64_C(0xc6a793e3a116f46d),
+        [FM__TYPE_IQ4_NL] = UINT64_C(0x9033329f1536388e),
+        [FM__TYPE_MXFP4] = UINT64_C(0xec8b3cea69f9a763),
+        [FM__TYPE_Q2_K] = UINT64_C(0x790d7058923ea0d5),
+        [FM__TYPE_Q3_K] = UINT64_C(0x4218d3ef02a095d8),
+        [FM__TYPE_Q4_K] = UINT64_C(0x96efd11007011ac2),
+        [FM__TYPE_Q5_K] = UINT64_C(0x72bbccc967d7684d),
+        [FM__TYPE_Q6_K] = UINT64_C(0x341a36b2321b1651),
+        [FM__TYPE_IQ4_XS] = UINT64_C(0xb7b771591b3aacd8),
+        [FM__TYPE_TQ1_0] = UINT64_C(0x1fc5ec1ed0a6771d),
+        [FM__TYPE_TQ2_0] = UINT64_C(0x1fc5ec1ed0a6771d),
+    };
+    for (size_t i = 0; i < fm__type_count(); i++) {
+        uint64_t hash = FM__HASH_SEED;
+        for (const uint32_t *k = k_list(fm__type_at(i)); *k; k++) {
+            problem p;
+            problem_init(&p, fm__type_at(i), false, *k, TEST_WEIGHT_RANDOM, TEST_ROW_NORMAL, *k);
+            hash = fm__hash(hash, p.expected, (size_t)MAX_TOKENS * MAX_N * sizeof(float));
+            problem_finish(&p);
+        }
+        if (hash != hashes[i])
+            fail_msg("%s: the bits hash to %016llx, not %016llx", fm__type_at(i)->name,
+                     (unsigned long long)hash, (unsigned long long)hashes[i]);
+    }
+}
+
+/* ---- every rung ---- */
+
+#define UNTOUCHED 12345.678f
+
+/* Runs one call, panels [begin, end), and compares it with ref's rows and the guard values. */
+static void check_call(const problem *p, const fm__linear_kernel *kernel, uint32_t n,
+                       uint32_t tokens, uint32_t begin, uint32_t end) {
+    const size_t stride = n + GUARD;
+    for (size_t i = 0; i < tokens * stride; i++)
+        out[i] = UNTOUCHED;
+    fm__linear_args args = arguments(p, n, tokens, out, stride);
+    args.panel_begin = begin;
+    args.panel_end = end;
+    /* the last row of activations and the last panel end at a guard page */
+    args.act = p->act.data + (MAX_TOKENS - tokens) * p->act_layout.stride;
+    uint32_t first_panel = MAX_N / 16 - (n + 15) / 16;
+    args.panels = p->panels.data + first_panel * p->layout.stride;
+    kernel->fn(&args);
+    for (uint32_t t = 0; t < tokens; t++)
+        for (uint32_t row = 0; row < stride; row++) {
+            bool ours = row >= begin * 16 && row < end * 16 && row < n;
+            float want = ours ? p->expected[(size_t)(MAX_TOKENS - tokens + t) * MAX_N +
+                                            first_panel * 16 + row]
+                              : UNTOUCHED;
+            float got = out[t * stride + row];
+            if (!test_same(got, want))
+                fail_msg("%s n %u k %u tokens %u panels %u-%u: token %u row %u is %a, want %a",
+                         kernel->name, n, p->k, tokens, begin, end, t, row, (double)got,
+                         (double)want);
+        }
+}
+
+/* All shapes for one weight. */
+static void check_shapes(const problem *p, const fm__linear_kernel *kernel, bool all) {
+    for (size_t i = 0; i < COUNT(all_n); i++)
+        for (size_t j = 0; j < COUNT(all_tokens); j++) {
+            uint32_t n = all_n[i], tokens = all_tokens[j], panels = (n + 15) / 16;
+            if (!all && (i + j) % 11 != p->k % 11)
+                continue;
+            check_call(p, kernel, n, tokens, 0, panels);
+            if (panels > 1) {
+                check_call(p, kernel, n, tokens, panels / 2, panels);
+                check_call(p, kernel, n, tokens, 1, panels - 1); /* may be empty */
+            }
+        }
+}
+
+/* Whether an earlier rung has the same kernel. */
+static bool seen(size_t rung, size_t type, int fast) {
+    for (size_t r = 0; r < rung; r++)
+        if (rungs[r].kernels.linear[type][fast].fn == rungs[rung].kernels.linear[type][fast].fn)
+            return true;
+    return false;
+}
+
+static void test_rungs_exact(void **state) {
+    (void)state;
+    for (size_t type = 0; type < fm__type_count(); type++) {
+        uint64_t seed = 100 * type;
+        for (const uint32_t *k = k_list(fm__type_at(type)); *k; k++)
+            for (int weight = 0; weight < TEST_WEIGHT_COUNT; weight++)
+                for (int row = weight % 3; row < TEST_ROW_COUNT; row += 3) {
+                    problem p;
+                    problem_init(&p, fm__type_at(type), false, *k, (test_weight)weight,
+                                 (test_row)row, seed++);
+                    bool plain = weight == TEST_WEIGHT_RANDOM && row == 0;
+                    for (size_t r = 0; r < n_rungs; r++) /* ref against itself: fewer shapes */
+                        if (r == 0 ? plain : !seen(r, type, 0))
+                            check_shapes(&p, &rungs[r].kernels.linear[type][0], plain && r > 0);
+                    problem_finish(&p);
+                }
+    }
+}
+
+/* The fast class: within its bound on every rung, and it writes only what it should. */
+static void test_rungs_fast(void **state) {
+    (void)state;
+    for (size_t r = 0; r < n_rungs; r++)
+        for (size_t type = 0; type < fm__type_count(); type++) {
+            const fm__linear_kernel *kernel = &rungs[r].kernels.linear[type][1];
+            if (!kernel->fn || seen(r, type, 1))
+                continue;
+            for (const uint32_t *k = k_of_1; *k; k++) {
+                problem p;
+                problem_init(&p, fm__type_at(type), true, *k, (test_weight)(*k % TEST_WEIGHT_COUNT),
+                             (test_row)(*k % 3), *k + type);
+                for (size_t i = 0; i < COUNT(all_tokens); i++) {
+                    uint32_t tokens = all_tokens[i], n = all_n[(i * 5 + *k) % COUNT(all_n)];
+                    for (size_t j = 0; j < (size_t)tokens * (n + GUARD); j++)
+                        out[j] = UNTOUCHED;
+                    fm__linear_args args = arguments(&p, n, tokens, out, n + GUARD);
+                    kernel->fn(&args);
+                    check_double(&p, out, n + GUARD, n, tokens < 3 ? tokens : 3, kernel->name);
+                    for (uint32_t t = 0; t < tokens; t++)
+                        for (uint32_t j = n; j < n + GUARD; j++)
+                            assert_true(out[t * (n + GUARD) + j] == UNTOUCHED);
+                }
+                problem_finish(&p);
+            }
+        }
+}
+
+/* Each type has an exact kernel on every rung, named after the type. */
+static void test_names(void **state) {
+    (void)state;
+    for (size_t r = 0; r < n_rungs; r++)
+        for (size_t type = 0; type < fm__type_count(); type++) {
+            char prefix[48];
+            snprintf(prefix, sizeof prefix, "fm__linear_%s_", fm__type_at(type)->name);
+            const fm__linear_kernel *kernel = rungs[r].kernels.linear[type];
+            if (type !=
+                FM__TYPE_TQ1_0) /* packed like TQ2_0, so a rung may have one kernel for both */
+                assert_memory_equal(kernel[0].name, prefix, strlen(prefix));
+            assert_true(kernel[0].tokens > 0 && kernel[0].panels > 0);
+            assert_int_equal(kernel[1].fn != NULL, !fm__type_at(type)->quantised);
+        }
+}
+
+static void test_ladder(void **state) {
+    (void)state;
+    fm__kernels table;
+    fm_error error = {0};
+    assert_int_equal(fm__kernels_get(&table, NULL, &error), FM_OK);
+    const char *const *names = fm__kernels_rungs();
+    assert_string_equal(names[0], "ref");
+    size_t last = 0;
+    while (names[last + 1])
+        last++;
+    assert_string_equal(table.rung, names[last]);
+    assert_int_equal(fm__kernels_get(&table, "auto", &error), FM_OK);
+    assert_string_equal(table.rung, names[last]);
+    assert_int_equal(fm__kernels_get(&table, "avx1024", &error), FM_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.message, "avx1024"));
+    const char *foreign = FM__RUNGS_X86 ? "neon" : "avx2";
+    assert_int_equal(fm__kernels_get(&table, foreign, &error), FM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, foreign));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ladder),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_one_bit),     cmocka_unit_test(test_ref_double),
+        cmocka_unit_test(test_pinned_bits), cmocka_unit_test(test_rungs_exact),
+        cmocka_unit_test(test_rungs_fast),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
