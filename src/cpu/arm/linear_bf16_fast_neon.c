@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu/arm/linear_bf16_fast_neon.c: linear layers of BF16 with bf16 activations, fast class,
+ * NEON.
+ *
+ * Owns: one kernel. Never does: allocate or start threads. Called from: the host device's team,
+ * through the table.
+ */
+#include "cpu/arm/arm.h"
+#include "cpu/arm/linear_float_neon.h"
+
+void fm__linear_bf16_fast_neon(const fm__linear_args *args) {
+    fm__float_linear(FM__FLOAT_BF16, true, true, args);
+}

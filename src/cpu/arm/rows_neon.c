@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu/arm/rows_neon.c: row operations and the cache store, NEON.
+ *
+ * Owns: nothing; the work is cpu/body_rows.h's. Never does: allocate or start threads. Called
+ * from: the host device's team, through the table.
+ */
+#include "cpu/arm/simd_neon.h"
+
+#include "cpu/arm/arm.h"
+#include "cpu/body_rows.h"
+
+void fm__rmsnorm_neon(const float *x, const float *weight, float eps, float inv_n, size_t n,
+                      float *out) {
+    fm__body_rmsnorm(x, weight, eps, inv_n, n, out);
+}
+
+void fm__rope_neon(float *x, uint32_t heads, uint32_t head_dim, uint32_t rotary,
+                   fm__rope_style style, const float *cos, const float *sin) {
+    fm__body_rope(x, heads, head_dim, rotary, style, cos, sin);
+}
+
+void fm__silu_glu_neon(const float *gate, const float *up, size_t n, float *out) {
+    fm__body_glu(FM__GLU_SILU, gate, up, n, out);
+}
+
+void fm__gelu_glu_neon(const float *gate, const float *up, size_t n, float *out) {
+    fm__body_glu(FM__GLU_GELU, gate, up, n, out);
+}
+
+void fm__add_neon(const float *a, const float *b, size_t n, float *out) {
+    fm__body_add(a, b, n, out);
+}
+
+void fm__kv_store_neon(const fm__cache_group *group, uint8_t *layer_base, uint32_t page,
+                       uint32_t slot, const float *k, const float *v) {
+    fm__body_kv_store(group, layer_base, page, slot, k, v);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu/x86/fill.c: what the x86 rungs put into the kernel table.
+ *
+ * Owns: nothing. Never does: arithmetic (it is built for any x86-64). Called from: cpu/table.c.
+ */
+#include "cpu/x86/x86.h"
+
+#define LINEAR(NAME, class, kernel, tile_tokens, tile_panels)                                      \
+    table->linear[FM__TYPE_##NAME][class] = (fm__linear_kernel) {                                  \
+        kernel, #kernel, tile_tokens, tile_panels                                                  \
+    }
+
+void fm__kernels_fill_avx2(fm__kernels *table, uint32_t features) {
+    (void)features;
+    LINEAR(Q8_0, 0, fm__linear_q8_0_avx2, 4, 1);
+    LINEAR(Q4_0, 0, fm__linear_q4_0_avx2, 4, 1);
+    LINEAR(Q4_1, 0, fm__linear_q4_1_avx2, 4, 1);
+    LINEAR(Q5_0, 0, fm__linear_q5_0_avx2, 4, 1);
+    LINEAR(Q5_1, 0, fm__linear_q5_1_avx2, 4, 1);
+    LINEAR(IQ4_NL, 0, fm__linear_iq4_nl_avx2, 4, 1);
+    LINEAR(MXFP4, 0, fm__linear_mxfp4_avx2, 4, 1);
+    LINEAR(Q2_K, 0, fm__linear_q2_k_avx2, 4, 1);
+    LINEAR(Q3_K, 0, fm__linear_q3_k_avx2, 4, 1);
+    LINEAR(Q4_K, 0, fm__linear_q4_k_avx2, 4, 1);
+    LINEAR(Q5_K, 0, fm__linear_q5_k_avx2, 4, 1);
+    LINEAR(Q6_K, 0, fm__linear_q6_k_avx2, 4, 1);
+    LINEAR(IQ4_XS, 0, fm__linear_iq4_xs_avx2, 4, 1);
+    LINEAR(TQ1_0, 0, fm__linear_tq1_0_avx2, 4, 1);
+    LINEAR(TQ2_0, 0, fm__linear_tq2_0_avx2, 4, 1);
+    LINEAR(F32, 0, fm__linear_f32_avx2, 5, 1);
+    LINEAR(F32, 1, fm__linear_f32_fast_avx2, 5, 1);
+    LINEAR(F16, 0, fm__linear_f16_avx2, 5, 1);
+    LINEAR(F16, 1, fm__linear_f16_avx2, 5, 1);
+    LINEAR(BF16, 0, fm__linear_bf16_avx2, 5, 1);
+    LINEAR(BF16, 1, fm__linear_bf16_fast_avx2, 5, 1);
+    table->quantise[FM__ACT_F32] = fm__quantise_f32_avx2;
+    table->quantise[FM__ACT_R13] = fm__quantise_r13_avx2;
+    table->quantise[FM__ACT_R16] = fm__quantise_r16_avx2;
+    table->quantise[FM__ACT_BF16] = fm__quantise_bf16_avx2;
+    table->quantise[FM__ACT_Q8_32] = fm__quantise_q8_32_avx2;
+    table->quantise[FM__ACT_Q8_256] = fm__quantise_q8_256_avx2;
+    table->rmsnorm = fm__rmsnorm_avx2;
+    table->rope = fm__rope_avx2;
+    table->glu[FM__GLU_SILU] = fm__silu_glu_avx2;
+    table->glu[FM__GLU_GELU] = fm__gelu_glu_avx2;
+    table->add = fm__add_avx2;
+    table->kv_store = fm__kv_store_avx2;
+    table->attention = fm__attention_avx2;
+}
+
+void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
+    if (features & FM__CPU_AVX512_VNNI) {
+        LINEAR(Q8_0, 0, fm__linear_q8_0_avx512vnni, 8, 4);
+        LINEAR(Q4_0, 0, fm__linear_q4_0_avx512vnni, 8, 4);
+        LINEAR(Q4_1, 0, fm__linear_q4_1_avx512vnni, 8, 4);
+        LINEAR(Q5_0, 0, fm__linear_q5_0_avx512vnni, 8, 4);
+        LINEAR(Q5_1, 0, fm__linear_q5_1_avx512vnni, 8, 4);
+        LINEAR(IQ4_NL, 0, fm__linear_iq4_nl_avx512vnni, 8, 4);
+        LINEAR(MXFP4, 0, fm__linear_mxfp4_avx512vnni, 8, 4);
+        LINEAR(Q2_K, 0, fm__linear_q2_k_avx512vnni, 8, 4);
+        LINEAR(Q3_K, 0, fm__linear_q3_k_avx512vnni, 8, 4);
+        LINEAR(Q4_K, 0, fm__linear_q4_k_avx512vnni, 8, 4);
+        LINEAR(Q5_K, 0, fm__linear_q5_k_avx512vnni, 8, 4);
+        LINEAR(Q6_K, 0, fm__linear_q6_k_avx512vnni, 8, 4);
+        LINEAR(IQ4_XS, 0, fm__linear_iq4_xs_avx512vnni, 8, 4);
+        LINEAR(TQ1_0, 0, fm__linear_tq1_0_avx512vnni, 8, 4);
+        LINEAR(TQ2_0, 0, fm__linear_tq2_0_avx512vnni, 8, 4);
+    }
+    LINEAR(F32, 0, fm__linear_f32_avx512, 12, 4);
+    LINEAR(F32, 1, fm__linear_f32_fast_avx512, 12, 4);
+    LINEAR(F16, 0, fm__linear_f16_avx512, 12, 4);
+    LINEAR(F16, 1, fm__linear_f16_avx512, 12, 4);
+    LINEAR(BF16, 0, fm__linear_bf16_avx512, 12, 4);
+    if (features & FM__CPU_AVX512_BF16)
+        LINEAR(BF16, 1, fm__linear_bf16_fast_avx512bf16, 12, 4);
+    table->quantise[FM__ACT_F32] = fm__quantise_f32_avx512;
+    table->quantise[FM__ACT_R13] = fm__quantise_r13_avx512;
+    table->quantise[FM__ACT_R16] = fm__quantise_r16_avx512;
+    table->quantise[FM__ACT_BF16] = fm__quantise_bf16_avx512;
+    table->quantise[FM__ACT_Q8_32] = fm__quantise_q8_32_avx512;
+    table->quantise[FM__ACT_Q8_256] = fm__quantise_q8_256_avx512;
+    table->rmsnorm = fm__rmsnorm_avx512;
+    table->rope = fm__rope_avx512;
+    table->glu[FM__GLU_SILU] = fm__silu_glu_avx512;
+    table->glu[FM__GLU_GELU] = fm__gelu_glu_avx512;
+    table->add = fm__add_avx512;
+    table->kv_store = fm__kv_store_avx512;
+    table->attention = fm__attention_avx512;
+}
