@@ -42,9 +42,9 @@ typedef struct fm__device_properties {
 
 /* ---- what a recording covers, and what a run binds ---- */
 
-/* A range of one op on one axis, as the plan gives it. Channels: [begin, end) of N, multiples of 16
-   (the last may end at N). Tokens: fractions of the run's rows are resolved at run time (end 0 =
-   all). */
+/* A range of one op on one axis, as the plan gives it. Channels: [begin, end) of N, multiples of
+   fm__device_channel_granule() (the last may end at N). Tokens: begin and end are 65536ths of the
+   run's rows, which fm__token_border() resolves at run time (end 0 = all). */
 typedef enum fm__axis {
     FM__AXIS_WHOLE,
     FM__AXIS_CHANNELS,
@@ -58,6 +58,13 @@ typedef struct fm__op_range {
     uint32_t begin, end;
 } fm__op_range;
 
+enum { FM__TOKEN_PARTS = 1 << 16 };
+
+/* The row at which the range border `part` of FM__TOKEN_PARTS lies in a run of `rows` rows. */
+static inline uint32_t fm__token_border(uint32_t rows, uint32_t part) {
+    return (uint32_t)(((uint64_t)rows * part) / FM__TOKEN_PARTS);
+}
+
 /* First failure inside a run (lowest op, then lowest row wins); shared by all units of a run. */
 typedef struct fm__run_status {
     _Atomic uint64_t first;  /* (op << 32 | row) of the failure, UINT64_MAX: none */
@@ -66,6 +73,8 @@ typedef struct fm__run_status {
 
 void fm__run_status_clear(fm__run_status *status);
 void fm__run_status_report(fm__run_status *status, uint32_t op, uint32_t row, fm_status code);
+/* An op before `op` has failed: `op` need not run. */
+bool fm__run_status_failed_before(fm__run_status *status, uint32_t op);
 
 /* Everything a recording needs to be replayed once. Valid until the run's last signal. */
 typedef struct fm__run {
@@ -76,8 +85,8 @@ typedef struct fm__run {
 
 /* One recorded piece of work in a submission. Values are relative to the submission's base. */
 typedef struct fm__segment {
-    fm__recording *recording;
-    fm__timeline *wait; /* NULL: no wait */
+    fm__recording *recording; /* NULL: only waits and signals */
+    fm__timeline *wait;       /* NULL: no wait */
     uint64_t wait_value;
     fm__timeline *signal; /* NULL: no signal */
     uint64_t signal_value;
@@ -143,16 +152,26 @@ const char *fm__device_op_kernel(fm__device *device, const fm__tape *tape,
                                  const fm__op *op); /* "" if none */
 fm_status fm__device_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
                             uint32_t n_range, fm__recording **out, fm_error *error);
+/* Waits until the device no longer touches the recording or the timelines it was submitted with. */
 void fm__device_recording_destroy(fm__recording **recording);
+/* Hands segments over and returns; a full queue is FM_ERROR_LIMIT, never a wait. A failed submit
+   hands over nothing. The segments are copied; run, and what it points to, must stay valid until
+   the last signal, timelines until the recordings are destroyed. */
 fm_status fm__device_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
                             const fm__run *run, uint64_t base, fm_error *error);
+/* After the recording's signal; zeros where the backend keeps no time. */
+fm__span fm__device_recording_span(fm__recording *recording);
+/* Columns that a CHANNELS range of this op counts in; 0: the op has no such axis. *channels = N. */
+uint32_t fm__device_channel_granule(const fm__tape *tape, const fm__op *op, uint32_t *channels);
 
 /* ---- backends ---- */
 
 typedef struct fm__host_options {
     uint32_t threads; /* 0: one a physical core */
     const char *rung; /* NULL: best */
-    const int *cpus;  /* logical processors to pin to (threads of them), or NULL: chosen by hwloc */
+    /* Logical processors to pin to, `threads` of them (-1: not pinned); NULL: one a core as hwloc
+       lists them, and threads beyond the cores are not pinned. */
+    const int *cpus;
     const char *name; /* NULL: "host" */
 } fm__host_options;
 

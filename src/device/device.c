@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/device.c: the front end: every call is checked here, once, and backends trust it.
+ *
+ * Owns: nothing beyond what backends hand back. Never does: work on data. Called from: the loading
+ * thread, and the running thread (submit).
+ */
+#include "device/device.h"
+
+void fm__device_destroy(fm__device **device) {
+    if (device == NULL || *device == NULL)
+        return;
+    (*device)->vtable->destroy(*device);
+    *device = NULL;
+}
+
+/* ---- buffers ---- */
+
+fm_status fm__device_buffer_create(fm__device *device, size_t bytes, fm__buffer **out,
+                                   fm_error *error) {
+    if (bytes == 0)
+        return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                         "a buffer of 0 bytes was asked for");
+    return device->vtable->buffer_create(device, bytes, out, error);
+}
+
+fm_status fm__device_buffer_import(fm__device *device, void *host, size_t bytes, fm__buffer **out,
+                                   fm_error *error) {
+    if (device->vtable->buffer_import == NULL)
+        return fm__error(error, FM_ERROR_UNSUPPORTED, device->properties.name,
+                         "cannot import host memory");
+    if (host == NULL || bytes == 0)
+        return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                         "an import of no memory was asked for");
+    return device->vtable->buffer_import(device, host, bytes, out, error);
+}
+
+void *fm__device_buffer_map(fm__buffer *buffer) {
+    return buffer->device->vtable->buffer_map(buffer);
+}
+
+void fm__device_buffer_destroy(fm__buffer **buffer) {
+    if (buffer == NULL || *buffer == NULL)
+        return;
+    (*buffer)->device->vtable->buffer_destroy(*buffer);
+    *buffer = NULL;
+}
+
+/* ---- ops ---- */
+
+bool fm__device_op_supports(fm__device *device, const fm__tape *tape, const fm__op *op,
+                            const char **reason) {
+    const char *ignored;
+    return device->vtable->op_supports(device, tape, op, reason != NULL ? reason : &ignored);
+}
+
+const char *fm__device_op_kernel(fm__device *device, const fm__tape *tape, const fm__op *op) {
+    const char *name = NULL;
+    if (device->vtable->op_kernel != NULL)
+        name = device->vtable->op_kernel(device, tape, op);
+    return name != NULL ? name : "";
+}
+
+uint32_t fm__device_channel_granule(const fm__tape *tape, const fm__op *op, uint32_t *channels) {
+    switch (op->kind) {
+    case FM__OP_LINEAR:
+    case FM__OP_LINEAR_GLU:
+        *channels = tape->weights[op->weight[0]]->n;
+        return FM__PANEL_ROWS;
+    case FM__OP_ATTENTION: { /* whole key/value heads: the query heads of one lie together */
+        const fm__cache_group *group = &tape->groups[op->cache_group];
+        *channels = op->heads * group->value_dim;
+        return op->heads / group->n_kv_head * group->value_dim;
+    }
+    default:
+        *channels = 0;
+        return 0;
+    }
+}
+
+static fm_status check_channels(const char *place, const fm__tape *tape, const fm__op_range *range,
+                                fm_error *error) {
+    uint32_t channels, granule;
+    granule = fm__device_channel_granule(tape, &tape->ops[range->op], &channels);
+    if (granule == 0)
+        return fm__error(error, FM_ERROR_ARGUMENT, place, "cannot be split by channels");
+    if (range->begin >= range->end || range->end > channels || range->begin % granule != 0 ||
+        (range->end % granule != 0 && range->end != channels))
+        return fm__error(error, FM_ERROR_ARGUMENT, place,
+                         "channels %u to %u of %u are not a range in steps of %u", range->begin,
+                         range->end, channels, granule);
+    return FM_OK;
+}
+
+static fm_status check_range(fm__device *device, const fm__tape *tape, const fm__op_range *range,
+                             fm_error *error) {
+    char place[160];
+    fm__op_describe(tape, range->op, place, sizeof place);
+    if (range->op >= tape->n_op)
+        return fm__error(error, FM_ERROR_ARGUMENT, place, "the tape has %u ops", tape->n_op);
+    const char *reason = "";
+    if (!fm__device_op_supports(device, tape, &tape->ops[range->op], &reason))
+        return fm__error(error, FM_ERROR_UNSUPPORTED, place, "%s cannot run it: %s",
+                         device->properties.name, reason);
+    switch (range->axis) {
+    case FM__AXIS_WHOLE:
+        return FM_OK;
+    case FM__AXIS_CHANNELS:
+        return check_channels(place, tape, range, error);
+    case FM__AXIS_TOKENS:
+        if (range->end == 0 ? range->begin == 0
+                            : range->begin < range->end && range->end <= FM__TOKEN_PARTS)
+            return FM_OK;
+        return fm__error(error, FM_ERROR_ARGUMENT, place, "tokens %u to %u of %d parts",
+                         range->begin, range->end, FM__TOKEN_PARTS);
+    case FM__AXIS_GROUPS:
+        return fm__error(error, FM_ERROR_UNSUPPORTED, place, "cannot be split by groups");
+    }
+    return fm__error(error, FM_ERROR_ARGUMENT, place, "unknown axis %d", (int)range->axis);
+}
+
+fm_status fm__device_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
+                            uint32_t n_range, fm__recording **out, fm_error *error) {
+    if (!tape->finished)
+        return fm__error(error, FM_ERROR_STATE, device->properties.name,
+                         "a tape that is not finished cannot be recorded");
+    if (n_range == 0)
+        return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                         "a recording of no ops was asked for");
+    for (uint32_t i = 0; i < n_range; i++) {
+        if (i > 0 && ranges[i].op < ranges[i - 1].op)
+            return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                             "op %u is recorded after op %u", ranges[i].op, ranges[i - 1].op);
+        fm_status status = check_range(device, tape, &ranges[i], error);
+        if (status != FM_OK)
+            return status;
+    }
+    return device->vtable->record(device, tape, ranges, n_range, out, error);
+}
+
+void fm__device_recording_destroy(fm__recording **recording) {
+    if (recording == NULL || *recording == NULL)
+        return;
+    (*recording)->device->vtable->recording_destroy(*recording);
+    *recording = NULL;
+}
+
+fm__span fm__device_recording_span(fm__recording *recording) {
+    const fm__device_vtable *vtable = recording->device->vtable;
+    return vtable->recording_span != NULL ? vtable->recording_span(recording) : (fm__span){0, 0};
+}
+
+/* ---- queue ---- */
+
+static const char *const SLOT_NAMES[FM__SLOT_COUNT] = {"scratch", "output", "cache"};
+
+static fm_status check_buffer(fm__device *device, const fm__run *run, fm__slot slot, size_t needed,
+                              fm_error *error) {
+    if (needed == 0)
+        return FM_OK;
+    fm__buffer *buffer = run->buffers[slot];
+    if (buffer == NULL || buffer->bytes < needed)
+        return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                         "the %s buffer has %zu bytes, the tape needs %zu", SLOT_NAMES[slot],
+                         buffer == NULL ? 0 : buffer->bytes, needed);
+    /* Another device's buffer will do where both address host memory. */
+    if (buffer->device != device &&
+        (!device->properties.unified || fm__device_buffer_map(buffer) == NULL))
+        return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                         "the %s buffer belongs to %s and is not shared", SLOT_NAMES[slot],
+                         buffer->device->properties.name);
+    return FM_OK;
+}
+
+static fm_status check_buffers(fm__device *device, const fm__tape *tape, const fm__run *run,
+                               fm_error *error) {
+    size_t cache = 0;
+    for (uint32_t g = 0; g < tape->n_group; g++)
+        if (tape->group_mask >> g & 1)
+            cache = fm__max_size(cache, tape->groups[g].offset + tape->groups[g].bytes);
+    fm_status status = check_buffer(device, run, FM__SLOT_SCRATCH, tape->scratch_bytes, error);
+    if (status == FM_OK)
+        status = check_buffer(device, run, FM__SLOT_OUTPUT, tape->output_bytes, error);
+    if (status == FM_OK)
+        status = check_buffer(device, run, FM__SLOT_CACHE, cache, error);
+    return status;
+}
+
+/* Every page that row `row` may touch in group g is there. A row that continues the one before it
+   only adds a position: the rest was checked with that row. */
+static fm_status check_pages(fm__device *device, const fm__tape *tape, const fm__batch_view *batch,
+                             uint32_t g, uint32_t row, fm_error *error) {
+    const fm__cache_group *group = &tape->groups[g];
+    uint32_t sequence = batch->sequence[row], position = batch->position[row];
+    const uint32_t *pages = batch->pages[sequence * batch->n_group + g];
+    uint32_t first =
+        group->window != 0 && position >= group->window ? position + 1 - group->window : 0;
+    if (row > 0 && batch->sequence[row - 1] == sequence && batch->position[row - 1] + 1 == position)
+        first = position;
+    for (uint32_t i = first / FM__PAGE_TOKENS; i <= position / FM__PAGE_TOKENS; i++)
+        if (pages == NULL || pages[i] >= group->n_page)
+            return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                             "row %u at position %u: page %u of cache group %u is missing", row,
+                             position, i, g);
+    return FM_OK;
+}
+
+static fm_status check_row(fm__device *device, const fm__tape *tape, const fm__batch_view *batch,
+                           uint32_t row, fm_error *error) {
+    const char *place = device->properties.name;
+    if (tape->token_limit != UINT32_MAX &&
+        (batch->token[row] < 0 || (uint32_t)batch->token[row] >= tape->token_limit))
+        return fm__error(error, FM_ERROR_ARGUMENT, place, "row %u: token %d of %u", row,
+                         batch->token[row], tape->token_limit);
+    if (tape->position_limit != UINT32_MAX && batch->position[row] >= tape->position_limit)
+        return fm__error(error, FM_ERROR_ARGUMENT, place, "row %u: position %u of %u", row,
+                         batch->position[row], tape->position_limit);
+    if (tape->group_mask == 0)
+        return FM_OK;
+    if (batch->sequence[row] >= batch->n_sequence)
+        return fm__error(error, FM_ERROR_ARGUMENT, place, "row %u: sequence %u of %u", row,
+                         batch->sequence[row], batch->n_sequence);
+    for (uint32_t g = 0; g < tape->n_group; g++) {
+        if (!(tape->group_mask >> g & 1))
+            continue;
+        fm_status status = check_pages(device, tape, batch, g, row, error);
+        if (status != FM_OK)
+            return status;
+    }
+    return FM_OK;
+}
+
+static fm_status check_batch(fm__device *device, const fm__tape *tape, const fm__batch_view *batch,
+                             fm_error *error) {
+    const char *place = device->properties.name;
+    if (batch == NULL || batch->n_row == 0 || batch->n_row > tape->max_rows ||
+        batch->n_output > tape->max_outputs)
+        return fm__error(error, FM_ERROR_ARGUMENT, place,
+                         "%u rows with %u outputs; the tape takes 1 to %u with up to %u",
+                         batch == NULL ? 0 : batch->n_row, batch == NULL ? 0 : batch->n_output,
+                         tape->max_rows, tape->max_outputs);
+    if (tape->group_mask != 0 && (batch->n_group != tape->n_group || batch->pages == NULL))
+        return fm__error(error, FM_ERROR_ARGUMENT, place,
+                         "the batch has pages of %u cache groups, the tape has %u groups",
+                         batch->n_group, tape->n_group);
+    for (uint32_t i = 0; i < batch->n_output; i++)
+        if (batch->output_row[i] >= batch->n_row ||
+            (i > 0 && batch->output_row[i] <= batch->output_row[i - 1]))
+            return fm__error(error, FM_ERROR_ARGUMENT, place,
+                             "output %u: row %u of %u, or rows that do not ascend", i,
+                             batch->output_row[i], batch->n_row);
+    for (uint32_t row = 0; row < batch->n_row; row++) {
+        fm_status status = check_row(device, tape, batch, row, error);
+        if (status != FM_OK)
+            return status;
+    }
+    return FM_OK;
+}
+
+static fm_status check_segment(fm__device *device, const fm__segment *segment, const fm__run *run,
+                               const fm__tape **checked, fm_error *error) {
+    if (segment->recording == NULL)
+        return FM_OK;
+    if (segment->recording->device != device)
+        return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                         "a recording of %s was submitted",
+                         segment->recording->device->properties.name);
+    const fm__tape *tape = segment->recording->tape;
+    if (tape == *checked)
+        return FM_OK;
+    *checked = tape;
+    fm_status status = check_buffers(device, tape, run, error);
+    return status == FM_OK ? check_batch(device, tape, run->batch, error) : status;
+}
+
+fm_status fm__device_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
+                            const fm__run *run, uint64_t base, fm_error *error) {
+    const fm__tape *checked = NULL;
+    if (n_segment == 0 || run == NULL || run->status == NULL)
+        return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
+                         "no segments, or a run without a status");
+    for (uint32_t i = 0; i < n_segment; i++) {
+        fm_status status = check_segment(device, &segments[i], run, &checked, error);
+        if (status != FM_OK)
+            return status;
+    }
+    return device->vtable->submit(device, segments, n_segment, run, base, error);
+}

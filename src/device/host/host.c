@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/host/host.c: the host device's life, and its team.
+ *
+ * Owns: threads, their scratch and their meeting place. Never does: know ops. Called from: the
+ * loading thread (create, destroy); the team runs in its own threads.
+ */
+#include "device/host/host.h"
+
+#include <string.h>
+
+enum { MAX_THREADS = 1024 };
+
+/* ---- the team ---- */
+
+void fm__host_meet(fm__host *host) {
+    if (host->threads == 1)
+        return;
+    uint64_t ticket = atomic_fetch_add(&host->arrived, 1);
+    if (ticket % host->threads == host->threads - 1)
+        fm__counter_add(&host->met, 1);
+    else
+        fm__counter_wait(&host->met, ticket / host->threads + 1);
+}
+
+void fm__host_run(fm__host *host, uint32_t member) {
+    const fm__host_recording *recording = host->recording;
+    fm__host_work work = {
+        .kernels = &host->kernels,
+        .tape = recording->base.tape,
+        .run = host->run,
+        .thread = member,
+        .threads = host->threads,
+        .scratch = host->members[member].scratch,
+    };
+    for (uint32_t i = 0; i < recording->n_step; i++) {
+        const fm__host_step *step = &recording->steps[i];
+        if (step->barrier)
+            fm__host_meet(host);
+        /* After a failure nothing that follows has a meaning; the meetings still take place. */
+        if (fm__run_status_failed_before(host->run->status, step->index))
+            continue;
+        work.step = step;
+        work.next = &recording->next[i];
+        step->fn(&work);
+    }
+}
+
+static void member_main(void *argument) {
+    fm__host_member *member = argument;
+    fm__host *host = member->host;
+    memset(member->scratch, 0, FM__HOST_SCRATCH); /* its pages lie near the thread that uses them */
+    fm__counter_wait(&host->go, 1);
+    if (host->incomplete)
+        return;
+    if (member->index == 0) {
+        fm__host_lead(host);
+        host->stop = true;
+        fm__host_meet(host);
+        return;
+    }
+    for (;;) {
+        fm__host_meet(host);
+        if (host->stop)
+            return;
+        fm__host_run(host, member->index);
+        fm__host_meet(host);
+    }
+}
+
+/* Pins to cpus[i] where given; by hwloc while there are cores; what is beyond them stays free. */
+static fm_status start_team(fm__host *host, const fm__host_options *options, fm_error *error) {
+    int cores[MAX_THREADS];
+    size_t n_core = options->cpus == NULL ? fm__cores(cores, MAX_THREADS) : 0;
+    fm_status status = FM_OK;
+    uint32_t started = 0;
+    for (; started < host->threads; started++) {
+        fm__host_member *member = &host->members[started];
+        int cpu = options->cpus != NULL ? options->cpus[started]
+                  : started < n_core    ? cores[started]
+                                        : -1;
+        member->host = host;
+        member->index = started;
+        member->scratch = fm__alloc(FM__HOST_SCRATCH);
+        status = member->scratch != NULL
+                     ? fm__thread_start(&member->thread, member_main, member, cpu, error)
+                     : fm__error_memory(error, host->device.properties.name, FM__HOST_SCRATCH);
+        if (status != FM_OK)
+            break;
+    }
+    host->incomplete = status != FM_OK;
+    fm__counter_set(&host->go, 1);
+    return status;
+}
+
+static void join_team(fm__host *host) {
+    for (uint32_t i = 0; i < host->threads; i++) {
+        fm__thread_join(&host->members[i].thread);
+        fm__free(host->members[i].scratch);
+    }
+}
+
+/* ---- the device ---- */
+
+static void destroy(fm__device *device) {
+    fm__host *host = (fm__host *)device;
+    fm__host_queue_stop(&host->queue);
+    join_team(host);
+    fm__host_queue_finish(&host->queue);
+    fm__free(host->members);
+    fm__free(host);
+}
+
+static const fm__device_vtable VTABLE = {
+    .backend = "host",
+    .destroy = destroy,
+    .buffer_create = fm__host_buffer_create,
+    .buffer_import = fm__host_buffer_import,
+    .buffer_map = fm__host_buffer_map,
+    .buffer_destroy = fm__host_buffer_destroy,
+    .op_supports = fm__host_op_supports,
+    .op_kernel = fm__host_op_kernel,
+    .record = fm__host_record,
+    .recording_destroy = fm__host_recording_destroy,
+    .submit = fm__host_submit,
+    .recording_span = fm__host_recording_span,
+};
+
+static void describe(fm__host *host, const char *name) {
+    fm__device_properties *p = &host->device.properties;
+    snprintf(p->name, sizeof p->name, "%s", name != NULL ? name : "host");
+    snprintf(p->kind, sizeof p->kind, "cpu");
+    fm__cpu_name(p->description, sizeof p->description);
+    snprintf(p->rung, sizeof p->rung, "%s", host->kernels.rung);
+    fm__cpu_feature_text(fm__cpu_features(), p->features, sizeof p->features);
+    p->threads = host->threads;
+    p->unified = true;
+    p->memory_bytes = fm__memory_total();
+}
+
+fm_status fm__device_host_create(fm__device **out, const fm__host_options *options,
+                                 fm_error *error) {
+    const char *name = options->name != NULL ? options->name : "host";
+    size_t threads = options->threads != 0 ? options->threads : fm__cores(NULL, 0);
+    threads = options->threads == 0 ? fm__min_size(threads, MAX_THREADS) : threads;
+    if (threads > MAX_THREADS)
+        return fm__error(error, FM_ERROR_ARGUMENT, name, "%zu threads; %d are the most", threads,
+                         MAX_THREADS);
+    fm__host *host = fm__alloc_zero(sizeof *host);
+    if (host == NULL)
+        return fm__error_memory(error, name, sizeof *host);
+    host->device.vtable = &VTABLE;
+    host->threads = (uint32_t)fm__max_size(threads, 1);
+    fm__counter_init(&host->go, 0);
+    fm__counter_init(&host->met, 0);
+    fm_status status = fm__kernels_get(&host->kernels, options->rung, error);
+    if (status != FM_OK)
+        goto no_kernels;
+    describe(host, name);
+    host->members = fm__alloc_array(host->threads, sizeof *host->members);
+    if (host->members == NULL) {
+        status = fm__error_memory(error, name, host->threads * sizeof *host->members);
+        goto no_kernels;
+    }
+    status = fm__host_queue_init(&host->queue, error);
+    if (status != FM_OK)
+        goto no_queue;
+    status = start_team(host, options, error);
+    if (status != FM_OK)
+        goto no_team;
+    *out = &host->device;
+    return FM_OK;
+
+no_team:
+    join_team(host);
+    fm__host_queue_finish(&host->queue);
+no_queue:
+    fm__free(host->members);
+no_kernels:
+    fm__free(host);
+    return status;
+}
+
+const struct fm__kernels *fm__device_host_kernels(const fm__device *device) {
+    return device->vtable == &VTABLE ? &((const fm__host *)device)->kernels : NULL;
+}

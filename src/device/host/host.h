@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/host/host.h: the host device: a team of pinned threads over the kernel table.
+ *
+ * Owns: its threads, their scratch, the queue. Never does: validate (device.c did), allocate while
+ * it runs. Called from: device.c only; the files of this folder share the types below.
+ *
+ * Every thread of the team runs every step of a recording, taking the part of it that is its own,
+ * and meets the others where a step needs what they wrote. Thread 0, the leader, also takes
+ * submissions from the queue, waits before them and signals after them.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdalign.h>
+
+#include "cpu/cpu.h"
+#include "device/device.h"
+
+typedef struct fm__host fm__host;
+typedef struct fm__host_work fm__host_work;
+
+/* One op kind: runs this thread's part of the step, returns when no part is left for it. */
+typedef void fm__host_op_fn(const fm__host_work *work);
+
+/* ---- record.c ---- */
+
+typedef struct fm__host_step {
+    const fm__op *op;
+    uint32_t index; /* of op in the tape */
+    bool barrier;   /* the team meets before it */
+    fm__axis axis;
+    uint32_t begin, end;
+    fm__host_op_fn *fn;
+} fm__host_step;
+
+typedef struct fm__host_recording {
+    fm__recording base;
+    fm__host *host;
+    uint32_t n_step;
+    fm__host_step *steps;
+    _Atomic uint32_t *next; /* (n_step): the next task of a step that hands out tasks */
+    fm__span span;
+} fm__host_recording;
+
+/* before[i] = whether range i must wait until the team has finished those before it. Pure. */
+void fm__host_barriers(const fm__tape *tape, const fm__op_range *ranges, uint32_t n_range,
+                       bool *before);
+fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
+                          uint32_t n_range, fm__recording **out, fm_error *error);
+void fm__host_recording_destroy(fm__recording *recording);
+fm__span fm__host_recording_span(fm__recording *recording);
+
+/* ---- queue.c: a ring of segments; many threads push, the leader takes ---- */
+
+enum { FM__HOST_QUEUE = 4096 };
+
+typedef struct fm__host_entry {
+    fm__host_recording *recording; /* NULL: only waits and signals */
+    const fm__run *run;
+    fm__timeline *wait, *signal;
+    uint64_t wait_value, signal_value; /* absolute */
+    bool stop;
+} fm__host_entry;
+
+typedef struct fm__host_queue {
+    pthread_mutex_t lock;     /* of pushing; never held while work runs */
+    fm__counter pushed, done; /* entries ever */
+    fm__host_entry *ring;     /* (FM__HOST_QUEUE) */
+} fm__host_queue;
+
+fm_status fm__host_queue_init(fm__host_queue *queue, fm_error *error);
+void fm__host_queue_finish(fm__host_queue *queue);
+fm_status fm__host_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
+                          const fm__run *run, uint64_t base, fm_error *error);
+/* Waits until all that was pushed is done; its timelines are no longer touched then. */
+void fm__host_queue_drain(fm__host_queue *queue);
+/* Makes fm__host_lead() return when it has done all before. */
+void fm__host_queue_stop(fm__host_queue *queue);
+/* The leader's loop. */
+void fm__host_lead(fm__host *host);
+
+/* ---- host.c ---- */
+
+typedef struct fm__host_member {
+    fm__host *host;
+    uint32_t index;
+    fm__thread *thread;
+    uint8_t *scratch; /* FM__HOST_SCRATCH bytes */
+} fm__host_member;
+
+struct fm__host {
+    fm__device device;
+    fm__kernels kernels;
+    uint32_t threads;
+    fm__host_member *members; /* (threads) */
+    fm__host_queue queue;
+    fm__counter go;  /* 1: every thread was started, or `incomplete` is set */
+    bool incomplete; /* not all could be started: those that were end at once */
+    bool stop;       /* the meeting that just took place is the last */
+    /* What the team runs between the meeting that begins it and the one that ends it. */
+    fm__host_recording *recording;
+    const fm__run *run;
+    /* The meeting place: arrivals ever, and meetings completed ever. */
+    alignas(64) _Atomic uint64_t arrived;
+    alignas(64) fm__counter met;
+};
+
+/* Returns when every thread of the team has called it. */
+void fm__host_meet(fm__host *host);
+/* A member's share of host->recording; all members call it between two meetings. */
+void fm__host_run(fm__host *host, uint32_t member);
+
+/* ---- buffers.c ---- */
+
+fm_status fm__host_buffer_create(fm__device *device, size_t bytes, fm__buffer **out,
+                                 fm_error *error);
+fm_status fm__host_buffer_import(fm__device *device, void *host, size_t bytes, fm__buffer **out,
+                                 fm_error *error);
+void *fm__host_buffer_map(fm__buffer *buffer);
+void fm__host_buffer_destroy(fm__buffer *buffer);
+
+/* ---- ops.c, linear.c ---- */
+
+enum {
+    /* Of one tile of a product that cannot go straight to its tensor; a GLU needs two. */
+    FM__HOST_TILE = 128 * 1024,
+    FM__HOST_SCRATCH = FM__LINEAR_SCRATCH + 2 * FM__HOST_TILE > FM__ATTENTION_SCRATCH
+                           ? FM__LINEAR_SCRATCH + 2 * FM__HOST_TILE
+                           : FM__ATTENTION_SCRATCH,
+};
+
+struct fm__host_work {
+    const fm__kernels *kernels;
+    const fm__tape *tape;
+    const fm__host_step *step;
+    const fm__run *run;
+    uint32_t thread, threads;
+    uint8_t *scratch;
+    _Atomic uint32_t *next;
+};
+
+/* Takes the next task of the step. Which thread gets which task is a matter of timing; what a task
+   computes is not. */
+static inline uint32_t fm__host_take(const fm__host_work *work) {
+    return atomic_fetch_add_explicit(work->next, 1, memory_order_relaxed);
+}
+
+/* Rows of the run that a step covers: its token range of the batch's or the outputs' rows. */
+typedef struct fm__host_rows {
+    uint32_t begin, end;
+} fm__host_rows;
+fm__host_rows fm__host_step_rows(const fm__host_work *work);
+/* Row `row` of a tensor in the run's buffers. */
+uint8_t *fm__host_row(const fm__host_work *work, int16_t tensor, uint32_t row);
+
+bool fm__host_op_supports(fm__device *device, const fm__tape *tape, const fm__op *op,
+                          const char **reason);
+const char *fm__host_op_kernel(fm__device *device, const fm__tape *tape, const fm__op *op);
+fm__host_op_fn *fm__host_op(fm__op_kind kind);
+void fm__host_linear(const fm__host_work *work);
+void fm__host_linear_glu(const fm__host_work *work);
+
+/* How a product is cut into tasks: `panels` x `tokens` each, token tiles of one panel block one
+   after the other. A pure function; results never depend on it. */
+typedef struct fm__host_cut {
+    uint32_t panels, tokens; /* of a task */
+    uint32_t n_panel_task, n_token_task;
+} fm__host_cut;
+
+/* panel_bytes: of one panel; mr, nr: the kernel's register tile in tokens and panels. tokens,
+   panels > 0. */
+fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel_bytes, uint32_t mr,
+                                  uint32_t nr, uint32_t threads);

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/host/linear.c: products: how they are cut into tasks, and what follows them.
+ *
+ * Owns: nothing. Never does: arithmetic (kernels do). Called from: every thread of the team.
+ *
+ * A task is a block of panels times a tile of tokens. For few tokens there is one tile and the
+ * weights are read once. For many, the kernel unpacks a block of panels once for the whole tile,
+ * so tiles are as tall as the scratch lets them be, and tokens are cut only where the panels alone
+ * do not keep the team busy.
+ */
+#include "device/host/host.h"
+
+enum {
+    TASKS_A_THREAD = 8,     /* so that a thread that is held up costs an eighth of its part */
+    LEAST_WORK = 16 * 1024, /* bytes of weights times tokens: below it taking a task shows */
+    TILE_FLOATS = FM__HOST_TILE / 4,
+    TALL = 512, /* tokens a tile should reach where there are that many */
+};
+
+static uint32_t divide_up(uint64_t a, uint64_t b) {
+    return (uint32_t)((a + b - 1) / b);
+}
+
+static uint32_t limit(uint64_t x, uint32_t low, uint32_t high) {
+    return x < low ? low : x > high ? high : (uint32_t)x;
+}
+
+fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel_bytes, uint32_t mr,
+                                  uint32_t nr, uint32_t threads) {
+    fm__host_cut cut;
+    mr = mr == 0 ? 1 : mr;
+    nr = nr == 0 ? 1 : nr;
+    uint32_t tall = tokens < TALL ? tokens : TALL;
+    uint32_t most = TILE_FLOATS / FM__PANEL_ROWS / tall / nr * nr; /* panels whose tile is `tall` */
+    uint32_t even = divide_up(panels, (uint64_t)threads * TASKS_A_THREAD);
+    uint32_t least = limit(LEAST_WORK / ((uint64_t)panel_bytes * tokens), 1, panels);
+    uint64_t wanted = even > least ? even : least;
+    cut.panels = limit(divide_up(wanted, nr) * (uint64_t)nr, 1, most > nr ? most : nr);
+    cut.panels = cut.panels < panels ? cut.panels : panels;
+    cut.n_panel_task = divide_up(panels, cut.panels);
+
+    uint32_t fits = TILE_FLOATS / (cut.panels * FM__PANEL_ROWS);
+    uint32_t tiles = divide_up(tokens, fits < tokens ? fits : tokens);
+    if (threads > 1 && cut.n_panel_task < 2 * threads)
+        tiles = limit(divide_up(4 * (uint64_t)threads, cut.n_panel_task), tiles,
+                      tiles > tokens / (4 * mr) ? tiles : tokens / (4 * mr));
+    cut.tokens = divide_up(divide_up(tokens, tiles), mr) * mr;
+    cut.tokens = cut.tokens < fits ? cut.tokens : fits;
+    cut.tokens = cut.tokens < tokens ? cut.tokens : tokens;
+    cut.n_token_task = divide_up(tokens, cut.tokens);
+    return cut;
+}
+
+/* One task: rows [row_begin, row_end) x columns [panel_begin * 16, ...) of the step's op. */
+typedef struct task {
+    uint32_t panel_begin, panel_end;
+    uint32_t row_begin, row_end;
+    uint32_t column, columns; /* the first, and how many */
+} task;
+
+/* Calls run(work, task) for the tasks that this thread takes. */
+static void for_tasks(const fm__host_work *work,
+                      void (*run)(const fm__host_work *work, const task *t)) {
+    const fm__op *op = work->step->op;
+    const fm__weight *weight = work->tape->weights[op->weight[0]];
+    const fm__linear_kernel *kernel =
+        &work->kernels->linear[fm__type_index(weight->type)][op->fast];
+    fm__host_rows rows = fm__host_step_rows(work);
+    uint32_t first = 0, last = weight->panels;
+    if (work->step->axis == FM__AXIS_CHANNELS) {
+        first = work->step->begin / FM__PANEL_ROWS;
+        last = divide_up(work->step->end, FM__PANEL_ROWS);
+    }
+    if (rows.begin == rows.end)
+        return;
+    fm__host_cut cut =
+        fm__host_cut_product(last - first, rows.end - rows.begin, weight->layout.stride,
+                             kernel->tokens, kernel->panels, work->threads);
+    uint32_t n = cut.n_panel_task * cut.n_token_task, i;
+    while ((i = fm__host_take(work)) < n) {
+        task t;
+        t.panel_begin = first + i / cut.n_token_task * cut.panels;
+        t.panel_end = t.panel_begin + cut.panels < last ? t.panel_begin + cut.panels : last;
+        t.row_begin = rows.begin + i % cut.n_token_task * cut.tokens;
+        t.row_end = t.row_begin + cut.tokens < rows.end ? t.row_begin + cut.tokens : rows.end;
+        t.column = t.panel_begin * FM__PANEL_ROWS;
+        uint32_t end = t.panel_end * FM__PANEL_ROWS;
+        t.columns = (end < weight->n ? end : weight->n) - t.column;
+        run(work, &t);
+    }
+}
+
+/* The task's part of in[0] . weight[which]^T to out (rows x columns, `stride` floats a row). */
+static void multiply(const fm__host_work *work, const task *t, int which, float *out,
+                     size_t stride) {
+    const fm__op *op = work->step->op;
+    const fm__weight *weight = work->tape->weights[op->weight[which]];
+    const fm__linear_args args = {
+        .type = weight->type,
+        .layout = weight->layout,
+        .panels = weight->host + t->panel_begin * weight->layout.stride,
+        .n = weight->n - t->column,
+        .k = weight->k,
+        .panel_begin = 0,
+        .panel_end = t->panel_end - t->panel_begin,
+        .act = fm__host_row(work, op->in[0], t->row_begin),
+        .act_layout = work->tape->tensors[op->in[0]].layout,
+        .tokens = t->row_end - t->row_begin,
+        .out = out,
+        .out_stride = stride,
+        .scratch = work->scratch,
+    };
+    work->kernels->linear[fm__type_index(weight->type)][op->fast].fn(&args);
+}
+
+static float *tile(const fm__host_work *work, int which) {
+    return (float *)(work->scratch + FM__LINEAR_SCRATCH + (size_t)which * FM__HOST_TILE);
+}
+
+static float *cell(const fm__host_work *work, int16_t tensor, uint32_t row, uint32_t column) {
+    return (float *)fm__host_row(work, tensor, row) + column;
+}
+
+static void linear_task(const fm__host_work *work, const task *t) {
+    const fm__op *op = work->step->op;
+    bool bias = op->bias != FM__NONE, residual = op->in[1] != FM__NONE;
+    /* A residual that out overwrites must be read before: the product waits in a tile. */
+    bool in_place = residual && op->in[1] == op->out;
+    size_t stride = in_place ? t->columns : work->tape->tensors[op->out].layout.stride / 4;
+    float *product = in_place ? tile(work, 0) : cell(work, op->out, t->row_begin, t->column);
+    multiply(work, t, 0, product, stride);
+    if (!bias && !residual)
+        return;
+    const float *b = bias ? (const float *)work->tape->weights[op->bias]->host + t->column : NULL;
+    for (uint32_t r = t->row_begin; r < t->row_end; r++) {
+        float *p = product + (r - t->row_begin) * stride; /* (columns) */
+        if (bias)
+            work->kernels->add(p, b, t->columns, p);
+        if (residual)
+            work->kernels->add(p, cell(work, op->in[1], r, t->column), t->columns,
+                               cell(work, op->out, r, t->column));
+    }
+}
+
+static void glu_task(const fm__host_work *work, const task *t) {
+    const fm__op *op = work->step->op;
+    float *gate = tile(work, 0), *up = tile(work, 1); /* (rows, columns) */
+    multiply(work, t, 0, gate, t->columns);
+    multiply(work, t, 1, up, t->columns);
+    for (uint32_t r = t->row_begin; r < t->row_end; r++) {
+        size_t at = (size_t)(r - t->row_begin) * t->columns;
+        work->kernels->glu[op->glu](gate + at, up + at, t->columns,
+                                    cell(work, op->out, r, t->column));
+    }
+}
+
+void fm__host_linear(const fm__host_work *work) {
+    for_tasks(work, linear_task);
+}
+
+void fm__host_linear_glu(const fm__host_work *work) {
+    for_tasks(work, glu_task);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/host/record.c: a tape's ranges as steps, with a meeting of the team only where one is
+ * needed.
+ *
+ * Owns: recordings. Never does: run them. Called from: the loading thread, through device.c.
+ */
+#include "device/host/host.h"
+
+/* Row-wise steps give thread t the same rows when they cover the same rows of the run, so one may
+   follow the other without a meeting. */
+static bool same_rows(const fm__op_range *a, const fm__op_range *b) {
+    return a->axis == b->axis &&
+           (a->axis == FM__AXIS_WHOLE ||
+            (a->axis == FM__AXIS_TOKENS && a->begin == b->begin && a->end == b->end));
+}
+
+static bool must_meet(const fm__tape *tape, const fm__op_range *a, const fm__op_range *b) {
+    if (a->op == b->op)
+        return false; /* ranges of one op are disjoint */
+    fm__dependence d = fm__tape_depends(tape, a->op, b->op);
+    return d == FM__DEPENDENCE_FULL || (d == FM__DEPENDENCE_ROWS && !same_rows(a, b));
+}
+
+void fm__host_barriers(const fm__tape *tape, const fm__op_range *ranges, uint32_t n_range,
+                       bool *before) {
+    uint32_t since = 0; /* the first range after the last meeting */
+    for (uint32_t i = 0; i < n_range; i++) {
+        before[i] = false;
+        for (uint32_t j = since; j < i && !before[i]; j++)
+            before[i] = must_meet(tape, &ranges[j], &ranges[i]);
+        if (before[i])
+            since = i;
+    }
+}
+
+/* Weights that a host kernel reads must be in memory; a tape may be planned without them. */
+static fm_status check_loaded(const fm__tape *tape, const fm__op *op, fm_error *error) {
+    int16_t ids[3] = {op->weight[0], op->weight[1], op->bias};
+    for (int i = 0; i < 3; i++)
+        if (ids[i] != FM__NONE && tape->weights[ids[i]]->host == NULL)
+            return fm__error(error, FM_ERROR_STATE, tape->weights[ids[i]]->name,
+                             "is not loaded and cannot be recorded");
+    return FM_OK;
+}
+
+fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
+                          uint32_t n_range, fm__recording **out, fm_error *error) {
+    for (uint32_t i = 0; i < n_range; i++) {
+        fm_status status = check_loaded(tape, &tape->ops[ranges[i].op], error);
+        if (status != FM_OK)
+            return status;
+    }
+    fm__host_recording *recording = fm__alloc_zero(sizeof *recording);
+    fm__host_step *steps = fm__alloc_array(n_range, sizeof *steps);
+    _Atomic uint32_t *next = fm__alloc_array(n_range, sizeof *next);
+    bool *before = fm__alloc_array(n_range, sizeof *before);
+    if (recording == NULL || steps == NULL || next == NULL || before == NULL) {
+        fm__free(before);
+        fm__free((void *)next);
+        fm__free(steps);
+        fm__free(recording);
+        return fm__error_memory(error, device->properties.name, n_range * sizeof *steps);
+    }
+    fm__host_barriers(tape, ranges, n_range, before);
+    for (uint32_t i = 0; i < n_range; i++) {
+        const fm__op *op = &tape->ops[ranges[i].op];
+        steps[i] = (fm__host_step){.op = op,
+                                   .index = ranges[i].op,
+                                   .barrier = before[i],
+                                   .axis = ranges[i].axis,
+                                   .begin = ranges[i].begin,
+                                   .end = ranges[i].end,
+                                   .fn = fm__host_op(op->kind)};
+    }
+    fm__free(before);
+    recording->base = (fm__recording){device, tape};
+    recording->host = (fm__host *)device;
+    recording->n_step = n_range;
+    recording->steps = steps;
+    recording->next = next;
+    *out = &recording->base;
+    return FM_OK;
+}
+
+void fm__host_recording_destroy(fm__recording *recording) {
+    fm__host_recording *r = (fm__host_recording *)recording;
+    fm__host_queue_drain(&r->host->queue);
+    fm__free((void *)r->next);
+    fm__free(r->steps);
+    fm__free(r);
+}
+
+fm__span fm__host_recording_span(fm__recording *recording) {
+    return ((fm__host_recording *)recording)->span;
+}

@@ -1,0 +1,752 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host device: every op against the interpreter for many shapes, team sizes and rungs; ranges
+ * on both axes; failures; many submissions in flight; waits; the front end's refusals.
+ */
+#include <math.h>
+
+#include "device/host/host.h"
+#include "interpreter.h"
+
+static fm__device *make_device(uint32_t threads, const char *rung) {
+    fm__device *device = NULL;
+    int cpus[16];
+    for (int i = 0; i < 16; i++)
+        cpus[i] = -1; /* unpinned: tests run beside others */
+    const fm__host_options options = {.threads = threads, .rung = rung, .cpus = cpus};
+    CHECK(fm__device_host_create(&device, &options, why));
+    return device;
+}
+
+static void record_and_run(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
+                           uint32_t n, const fm__run *run) {
+    fm__recording *recording = NULL;
+    fm__timeline done;
+    fm__timeline_init(&done);
+    CHECK(fm__device_record(device, tape, ranges, n, &recording, why));
+    const fm__segment segment = {.recording = recording, .signal = &done, .signal_value = 1};
+    CHECK(fm__device_submit(device, &segment, 1, run, 0, why));
+    fm__timeline_wait(&done, 1);
+    fm__span span = fm__device_recording_span(recording);
+    assert_true(span.begin_ns > 0 && span.end_ns >= span.begin_ns);
+    fm__device_recording_destroy(&recording);
+    assert_null(recording);
+}
+
+static void run_whole(fm__device *device, const fm__tape *tape, const fm__run *run) {
+    fm__op_range ranges[256];
+    assert_true(tape->n_op <= 256);
+    for (uint32_t i = 0; i < tape->n_op; i++)
+        ranges[i] = (fm__op_range){.op = i, .axis = FM__AXIS_WHOLE};
+    record_and_run(device, tape, ranges, tape->n_op, run);
+}
+
+/* Runs the tape on the device and compares the tensor (`rows` of them) with the interpreter. */
+static void conform(fixture *f, const fm__tape *tape, int16_t result, uint32_t rows,
+                    fm__device *device) {
+    interpreter in;
+    fm__run run;
+    fm__run_status status;
+    interpreter_init(&in, f, tape);
+    interpreter_run(&in, tape, &f->batch);
+    run_init(&run, &status, f, tape, device);
+    run_whole(device, tape, &run);
+    assert_true(status.first == UINT64_MAX);
+    interpreter_compare(&in, tape, result, rows, &run);
+    run_finish(&run);
+    interpreter_finish(&in);
+}
+
+static const uint32_t THREADS[] = {1, 2, 3, 5};
+
+/* ---- products ---- */
+
+typedef struct product_case {
+    fm__dtype type;
+    uint32_t n, k, rows;
+    int bias, residual; /* residual 2: in place */
+    bool glu;
+} product_case;
+
+/* embed -> (quantise) -> linear or glu. Returns the result. */
+static int16_t product_tape(fixture *f, const product_case *c, fm__tape **out) {
+    uint32_t vocab = 50;
+    int16_t table = fixture_gather(f, "embed", FM__F32, vocab, c->k);
+    int16_t residual_table = fixture_gather(f, "residual", FM__F32, vocab, c->n);
+    int16_t weight = fixture_linear(f, "weight", c->type, c->n, c->k);
+    int16_t up = fixture_linear(f, "up", c->type, c->n, c->k);
+    int16_t bias = fixture_vector(f, "bias", 1, c->n, false);
+    fm__act act = f->weights[weight]->type->act[0];
+    fixture_batch(f, c->rows, 0, vocab, 0);
+    fm__tape *t = *out = fixture_tape(f, c->rows + 3, 0);
+    fm__rows R = FM__ROWS_BATCH;
+    int16_t x = fm__tape_tensor(t, "x", FM__ACT_F32, c->k, R, FM__SLOT_SCRATCH);
+    int16_t a = x;
+    fm__op *op = fm__tape_op(t, FM__OP_EMBED, FM__NONE);
+    op->out = x;
+    op->weight[0] = table;
+    if (act != FM__ACT_F32) {
+        a = fm__tape_tensor(t, "a", act, c->k, R, FM__SLOT_SCRATCH);
+        op = fm__tape_op(t, FM__OP_QUANTISE, FM__NONE);
+        op->in[0] = x;
+        op->out = a;
+    }
+    int16_t y = fm__tape_tensor(t, "y", FM__ACT_F32, c->n, R, FM__SLOT_OUTPUT), r = FM__NONE;
+    if (c->residual != 0) {
+        r = c->residual == 2 ? y : fm__tape_tensor(t, "r", FM__ACT_F32, c->n, R, FM__SLOT_SCRATCH);
+        op = fm__tape_op(t, FM__OP_EMBED, FM__NONE);
+        op->out = r;
+        op->weight[0] = residual_table;
+    }
+    op = fm__tape_op(t, c->glu ? FM__OP_LINEAR_GLU : FM__OP_LINEAR, FM__NONE);
+    op->in[0] = a;
+    op->in[1] = r;
+    op->out = y;
+    op->weight[0] = weight;
+    if (c->glu) {
+        op->weight[1] = up;
+        op->glu = c->rows % 2 == 0 ? FM__GLU_SILU : FM__GLU_GELU;
+    }
+    if (c->bias)
+        op->bias = bias;
+    CHECK(fm__tape_finish(t, why));
+    return y;
+}
+
+static void check_product(const product_case *c, fm__device *device) {
+    fixture f;
+    fm__tape *tape = NULL;
+    fixture_init(&f, c->n * 31 + c->rows);
+    int16_t y = product_tape(&f, c, &tape);
+    conform(&f, tape, y, c->rows, device);
+    fm__tape_destroy(&tape);
+    fixture_finish(&f);
+}
+
+static void products_of_odd_shapes(void **state) {
+    (void)state;
+    static const uint32_t ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 100, 128, 300};
+    static const uint32_t rows[] = {1, 2, 3, 7, 9, 31, 33, 100};
+    static const fm__dtype types[] = {FM__F32, FM__Q8_0, FM__Q4_K, FM__F16};
+    for (size_t t = 0; t < 4; t++) {
+        fm__device *device = make_device(THREADS[t], NULL);
+        int i = 0;
+        for (size_t a = 0; a < sizeof ns / sizeof *ns; a++)
+            for (size_t b = 0; b < sizeof rows / sizeof *rows; b++, i++) {
+                fm__dtype type = types[(a + b) % 4];
+                uint32_t k = type == FM__F32 || type == FM__F16 ? 37 : 256;
+                const product_case c = {
+                    type, ns[a], k, rows[b], i / 2 % 2, i % 3, i % 4 == 3 && i % 3 == 0};
+                product_case fixed = c;
+                if (fixed.glu)
+                    fixed.bias = 0;
+                check_product(&fixed, device);
+            }
+        fm__device_destroy(&device);
+        assert_null(device);
+    }
+}
+
+static void wide_products(void **state) {
+    (void)state;
+    /* More columns and tokens than one tile holds, K over a segment's border. */
+    static const product_case cases[] = {
+        {FM__Q8_0, 2000, 1056, 3, 1, 2, false}, {FM__Q8_0, 140, 32, 700, 1, 2, false},
+        {FM__Q8_0, 300, 32, 530, 0, 0, true},   {FM__Q4_K, 1600, 256, 1, 0, 0, true},
+        {FM__Q8_0, 48, 32, 1100, 0, 1, false},  {FM__Q8_0, 2560, 32, 33, 0, 0, true},
+    };
+    fm__device *device = make_device(3, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_product(&cases[i], device);
+    fm__device_destroy(&device);
+}
+
+/* Every cut covers every cell once, in tiles that fit. */
+static void cuts_cover_everything(void **state) {
+    (void)state;
+    static const uint32_t sizes[] = {1, 2, 3, 7, 8, 31, 33, 100, 512, 1187, 9496};
+    for (size_t p = 0; p < 11; p++)
+        for (size_t t = 0; t < 10; t++)
+            for (uint32_t threads = 1; threads <= 96; threads += 19)
+                for (uint32_t nr = 1; nr <= 4; nr++) {
+                    uint32_t panels = sizes[p], tokens = sizes[t];
+                    fm__host_cut c =
+                        fm__host_cut_product(panels, tokens, 1152, nr * 3, nr, threads);
+                    assert_true(c.panels >= 1 && c.tokens >= 1);
+                    assert_true((uint64_t)c.panels * c.n_panel_task >= panels);
+                    assert_true((uint64_t)c.panels * (c.n_panel_task - 1) < panels);
+                    assert_true((uint64_t)c.tokens * c.n_token_task >= tokens);
+                    assert_true((uint64_t)c.tokens * (c.n_token_task - 1) < tokens);
+                    assert_true((size_t)c.panels * 16 * c.tokens * 4 <= FM__HOST_TILE);
+                }
+    fm__host_cut decode = fm__host_cut_product(256, 1, 9216, 4, 2, 2);
+    assert_int_equal(decode.n_token_task, 1);
+    assert_true(decode.n_panel_task >= 8);
+    fm__host_cut narrow = fm__host_cut_product(2, 512, 9216, 4, 2, 8);
+    assert_true(narrow.n_token_task >= 8); /* few panels: tokens keep the team busy */
+}
+
+/* ---- the whole model ---- */
+
+static void a_model_on_every_team_and_rung(void **state) {
+    (void)state;
+    static const uint32_t rows[] = {1, 3, 17, 40};
+    for (const char *const *rung = fm__kernels_rungs(); *rung != NULL; rung++)
+        for (size_t t = 0; t < 4; t++) {
+            fm__device *device = make_device(THREADS[t], *rung);
+            assert_string_equal(device->properties.rung, *rung);
+            assert_int_equal(device->properties.threads, THREADS[t]);
+            for (size_t r = 0; r < 4; r++) {
+                model m;
+                model_init(&m, FM__Q8_0, r % 2 == 0 ? FM__Q4_K : FM__F16, 64, 8);
+                fixture_batch(&m.f, rows[r], r == 2 ? 60 : 0, MODEL_VOCAB,
+                              rows[r] < 8 ? rows[r] : 8);
+                conform(&m.f, m.tape, m.tape->logits, m.f.batch.n_output, device);
+                model_finish(&m);
+            }
+            fm__device_destroy(&device);
+        }
+}
+
+static void no_row_wants_output(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 8, 2);
+    fixture_batch(&m.f, 5, 0, MODEL_VOCAB, 0);
+    fm__device *device = make_device(2, NULL);
+    conform(&m.f, m.tape, m.tape->logits, 0, device); /* the cache is still filled */
+    fm__device_destroy(&device);
+    model_finish(&m);
+}
+
+/* ---- ranges ---- */
+
+/* Each op cut in two on its axis, both halves on one device or on two. */
+static void run_in_halves(fm__device *a, fm__device *b, const fm__tape *tape, const fm__run *run,
+                          fm__axis axis, uint32_t part) {
+    for (uint32_t i = 0; i < tape->n_op; i++) {
+        fm__op_range halves[2] = {{i, FM__AXIS_WHOLE, 0, 0}, {0}};
+        uint32_t channels, n = 1;
+        uint32_t granule = fm__device_channel_granule(tape, &tape->ops[i], &channels);
+        if (axis == FM__AXIS_TOKENS) {
+            halves[0] = (fm__op_range){i, axis, 0, part};
+            halves[1] = (fm__op_range){i, axis, part, FM__TOKEN_PARTS};
+            n = 2;
+        } else if (granule > 0 && channels > granule) {
+            uint32_t border = channels / 2 / granule * granule;
+            border = border == 0 ? granule : border;
+            halves[0] = (fm__op_range){i, axis, 0, border};
+            halves[1] = (fm__op_range){i, axis, border, channels};
+            n = 2;
+        }
+        for (uint32_t h = 0; h < n; h++)
+            record_and_run(h == 0 ? a : b, tape, &halves[h], 1, run);
+    }
+}
+
+static void halves_equal_the_whole(void **state) {
+    (void)state;
+    static const uint32_t parts[] = {1, FM__TOKEN_PARTS / 3, FM__TOKEN_PARTS / 2,
+                                     FM__TOKEN_PARTS - 1};
+    model m;
+    model_init(&m, FM__Q4_K, FM__Q8_0, 16, 3);
+    fixture_batch(&m.f, 13, 0, MODEL_VOCAB, 3);
+    fm__device *one = make_device(2, NULL), *two = make_device(1, "ref");
+    for (int i = 0; i < 5; i++) {
+        interpreter in;
+        fm__run run;
+        fm__run_status status;
+        interpreter_init(&in, &m.f, m.tape);
+        interpreter_run(&in, m.tape, &m.f.batch);
+        run_init(&run, &status, &m.f, m.tape, one); /* `two` works in the buffers of `one` */
+        run_in_halves(one, two, m.tape, &run, i == 4 ? FM__AXIS_CHANNELS : FM__AXIS_TOKENS,
+                      i == 4 ? 0 : parts[i]);
+        interpreter_compare(&in, m.tape, m.tape->logits, 3, &run);
+        run_finish(&run);
+        interpreter_finish(&in);
+    }
+    fm__device_destroy(&two);
+    fm__device_destroy(&one);
+    model_finish(&m);
+}
+
+static void a_channel_range_writes_only_its_columns(void **state) {
+    (void)state;
+    fixture f;
+    fm__tape *tape = NULL;
+    fixture_init(&f, 5);
+    const product_case c = {FM__Q8_0, 100, 64, 9, 1, 0, false};
+    int16_t y = product_tape(&f, &c, &tape);
+    fm__device *device = make_device(2, NULL);
+    fm__run run;
+    fm__run_status status;
+    run_init(&run, &status, &f, tape, device);
+    uint8_t *out = fm__device_buffer_map(run.buffers[FM__SLOT_OUTPUT]);
+    memset(out, 0xAB, tape->output_bytes);
+    const fm__op_range ranges[] = {
+        {0, FM__AXIS_WHOLE, 0, 0}, {1, FM__AXIS_WHOLE, 0, 0}, {2, FM__AXIS_CHANNELS, 32, 80}};
+    record_and_run(device, tape, ranges, 3, &run);
+    for (uint32_t r = 0; r < c.rows; r++)
+        for (uint32_t col = 0; col < c.n; col++) {
+            uint32_t bits;
+            memcpy(&bits,
+                   out + tape->tensors[y].offset + r * tape->tensors[y].layout.stride + col * 4, 4);
+            assert_true((bits != 0xABABABAB) == (col >= 32 && col < 80));
+        }
+    run_finish(&run);
+    fm__device_destroy(&device);
+    fm__tape_destroy(&tape);
+    fixture_finish(&f);
+}
+
+/* ---- meetings ---- */
+
+static void barriers_stand_where_data_flows(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__F32, FM__F32, 8, 2); /* no quantise ops: q, k, v follow each other */
+    fm__op_range ranges[64];
+    bool before[64];
+    for (uint32_t i = 0; i < m.tape->n_op; i++)
+        ranges[i] = (fm__op_range){.op = i};
+    fm__host_barriers(m.tape, ranges, m.tape->n_op, before);
+    /* embed norm q k v rope rope store attention o norm glu down ... */
+    static const bool expected[] = {false, false, true, false, false, true, false,
+                                    false, true,  true, true,  true,  true};
+    for (size_t i = 0; i < sizeof expected; i++)
+        if (before[i] != expected[i])
+            fail_msg("op %zu: %d", i, before[i]);
+    /* Rows cut unlike in two row-wise ops: the second must wait. */
+    const fm__op_range unlike[] = {{0, FM__AXIS_TOKENS, 0, 100}, {1, FM__AXIS_TOKENS, 0, 200}};
+    const fm__op_range alike[] = {{0, FM__AXIS_TOKENS, 0, 100}, {1, FM__AXIS_TOKENS, 0, 100}};
+    fm__host_barriers(m.tape, unlike, 2, before);
+    assert_true(before[1]);
+    fm__host_barriers(m.tape, alike, 2, before);
+    assert_false(before[1]);
+    model_finish(&m);
+}
+
+/* ---- failures ---- */
+
+static void a_bad_row_is_named_and_stops_the_run(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 4; t++) {
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q8_0, 16, 4);
+        fixture_batch(&m.f, 11, 0, MODEL_VOCAB, 4);
+        float *norm = (float *)(uintptr_t)m.f.weights[m.layers[1].norm]->host;
+        norm[3] = INFINITY; /* layer 1's first quantise fails in every row */
+        uint32_t bad = 0;
+        for (int n = 0; bad < m.tape->n_op; bad++)
+            if (m.tape->ops[bad].kind == FM__OP_QUANTISE && m.tape->ops[bad].layer == 1 && n++ == 0)
+                break;
+        fm__device *device = make_device(THREADS[t], NULL);
+        fm__run run;
+        fm__run_status status;
+        run_init(&run, &status, &m.f, m.tape, device);
+        memset(fm__device_buffer_map(run.buffers[FM__SLOT_OUTPUT]), 0x5A, m.tape->output_bytes);
+        run_whole(device, m.tape, &run);
+        assert_int_equal(status.first >> 32, bad);
+        assert_int_equal((uint32_t)status.first, 0);
+        assert_int_equal(status.status, FM_ERROR_NUMERIC);
+        const uint8_t *out = fm__device_buffer_map(run.buffers[FM__SLOT_OUTPUT]);
+        for (size_t i = 0; i < m.tape->output_bytes; i++)
+            assert_int_equal(out[i], 0x5A); /* later ops were skipped */
+        fm__run_status_clear(&status);
+        norm[3] = 1.0f;
+        run_whole(device, m.tape, &run); /* the device lives on */
+        assert_true(status.first == UINT64_MAX);
+        run_finish(&run);
+        fm__device_destroy(&device);
+        model_finish(&m);
+    }
+}
+
+static void one_bad_token_is_found(void **state) {
+    (void)state;
+    fixture f;
+    fm__tape *tape = NULL;
+    fixture_init(&f, 5);
+    const product_case c = {FM__Q8_0, 32, 64, 40, 0, 0, false};
+    product_tape(&f, &c, &tape);
+    int32_t *token = (int32_t *)(uintptr_t)f.batch.token;
+    for (uint32_t r = 0; r < 40; r++)
+        token[r] = (int32_t)r;
+    float *table = (float *)(uintptr_t)f.weights[0]->host;
+    table[29 * 64 + 5] = 0x1p100f;
+    table[17 * 64 + 63] = NAN;
+    fm__device *device = make_device(3, NULL);
+    fm__run run;
+    fm__run_status status;
+    run_init(&run, &status, &f, tape, device);
+    run_whole(device, tape, &run);
+    assert_true(status.first == ((uint64_t)1 << 32 | 17));
+    run_finish(&run);
+    fm__device_destroy(&device);
+    fm__tape_destroy(&tape);
+    fixture_finish(&f);
+}
+
+static void the_lowest_failure_wins(void **state) {
+    (void)state;
+    fm__run_status status;
+    fm__run_status_clear(&status);
+    assert_false(fm__run_status_failed_before(&status, UINT32_MAX - 1));
+    fm__run_status_report(&status, 5, 9, FM_ERROR_NUMERIC);
+    fm__run_status_report(&status, 7, 0, FM_ERROR_DEVICE);
+    fm__run_status_report(&status, 5, 3, FM_ERROR_ARGUMENT);
+    assert_true(status.first == ((uint64_t)5 << 32 | 3));
+    assert_int_equal(status.status, FM_ERROR_ARGUMENT);
+    assert_true(fm__run_status_failed_before(&status, 6));
+    assert_false(fm__run_status_failed_before(&status, 5));
+}
+
+/* ---- the queue ---- */
+
+enum { IN_FLIGHT = 200 };
+
+static void many_submissions_in_flight(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q4_K, 4, 1);
+    fixture_batch(&m.f, 2, 0, MODEL_VOCAB, 1);
+    interpreter in;
+    interpreter_init(&in, &m.f, m.tape);
+    interpreter_run(&in, m.tape, &m.f.batch);
+    fm__device *device = make_device(2, NULL);
+    fm__op_range ranges[64];
+    for (uint32_t i = 0; i < m.tape->n_op; i++)
+        ranges[i] = (fm__op_range){.op = i};
+    fm__recording *recording = NULL;
+    CHECK(fm__device_record(device, m.tape, ranges, m.tape->n_op, &recording, why));
+    fm__timeline gate, done;
+    fm__timeline_init(&gate);
+    fm__timeline_init(&done);
+    static fm__run runs[IN_FLIGHT];
+    static fm__run_status status[IN_FLIGHT];
+    uint64_t allocations = 0;
+    for (uint64_t i = 0; i < IN_FLIGHT; i++) {
+        run_init(&runs[i], &status[i], &m.f, m.tape, device);
+        allocations = fm__alloc_count();
+        const fm__segment segments[] = {{NULL, &gate, 0, NULL, 0}, {recording, &gate, 1, &done, 1}};
+        CHECK(fm__device_submit(device, segments, 2, &runs[i], i, why));
+        assert_int_equal(fm__alloc_count(), allocations);
+    }
+    assert_int_equal(fm__timeline_value(&done), 0); /* all wait for the gate */
+    for (uint64_t i = 0; i < IN_FLIGHT; i++) {
+        fm__timeline_signal(&gate, i + 1);
+        if (i % 3 == 0)
+            fm__timeline_wait(&done, i + 1);
+        assert_true(fm__timeline_value(&done) <= i + 1);
+    }
+    fm__timeline_wait(&done, IN_FLIGHT);
+    assert_int_equal(fm__alloc_count(), allocations); /* running allocates nothing */
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        assert_true(status[i].first == UINT64_MAX);
+        interpreter_compare(&in, m.tape, m.tape->logits, 1, &runs[i]);
+        run_finish(&runs[i]);
+    }
+    fm__device_recording_destroy(&recording);
+    fm__device_destroy(&device);
+    interpreter_finish(&in);
+    model_finish(&m);
+}
+
+static void a_full_queue_refuses_at_once(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 4, 1);
+    fm__device *device = make_device(1, NULL);
+    fm__run run;
+    fm__run_status status;
+    run_init(&run, &status, &m.f, m.tape, device);
+    fm__timeline gate, done;
+    fm__timeline_init(&gate);
+    fm__timeline_init(&done);
+    const fm__segment segment = {NULL, &gate, 1, &done, 1};
+    fm_error error = {0};
+    uint64_t pushed = 0;
+    while (fm__device_submit(device, &segment, 1, &run, 0, &error) == FM_OK)
+        pushed++;
+    assert_int_equal(pushed, FM__HOST_QUEUE);
+    assert_int_equal(error.status, FM_ERROR_LIMIT);
+    fm__timeline_signal(&gate, 1);
+    fm__timeline_wait(&done, 1);
+    fm__host_queue_drain(&((fm__host *)device)->queue);
+    CHECK(fm__device_submit(device, &segment, 1, &run, 0, why));
+    run_finish(&run);
+    fm__device_destroy(&device); /* finishes what is queued */
+    model_finish(&m);
+}
+
+/* ---- the front end ---- */
+
+static void records_are_checked(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 4, 1);
+    fm__device *device = make_device(1, NULL);
+    uint32_t linear = 0;
+    while (m.tape->ops[linear].kind != FM__OP_LINEAR)
+        linear++;
+    const fm__op_range bad[] = {
+        {m.tape->n_op, FM__AXIS_WHOLE, 0, 0},  {0, FM__AXIS_CHANNELS, 0, 16},
+        {linear, FM__AXIS_CHANNELS, 0, 8},     {linear, FM__AXIS_CHANNELS, 8, 32},
+        {linear, FM__AXIS_CHANNELS, 32, 32},   {linear, FM__AXIS_CHANNELS, 0, 272},
+        {linear, FM__AXIS_TOKENS, 5, 0},       {linear, FM__AXIS_TOKENS, 5, 5},
+        {linear, FM__AXIS_TOKENS, 0, 1 << 17}, {linear, FM__AXIS_GROUPS, 0, 1},
+        {linear, (fm__axis)9, 0, 1},
+    };
+    fm_error error;
+    fm__recording *recording = NULL;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (fm__device_record(device, m.tape, &bad[i], 1, &recording, &error) == FM_OK)
+            fail_msg("range %zu was recorded", i);
+    const fm__op_range back[] = {{1, FM__AXIS_WHOLE, 0, 0}, {0, FM__AXIS_WHOLE, 0, 0}};
+    assert_int_equal(fm__device_record(device, m.tape, back, 2, &recording, &error),
+                     FM_ERROR_ARGUMENT);
+    assert_int_equal(fm__device_record(device, m.tape, back, 0, &recording, &error),
+                     FM_ERROR_ARGUMENT);
+    m.tape->finished = false;
+    assert_int_equal(fm__device_record(device, m.tape, back, 1, &recording, &error),
+                     FM_ERROR_STATE);
+    m.tape->finished = true;
+    const uint8_t *host = m.f.weights[m.layers[0].q]->host;
+    m.f.weights[m.layers[0].q]->host = NULL;
+    const fm__op_range whole = {linear, FM__AXIS_WHOLE, 0, 0};
+    assert_int_equal(fm__device_record(device, m.tape, &whole, 1, &recording, &error),
+                     FM_ERROR_STATE);
+    assert_string_equal(error.place, "blk.0.attn_q.weight");
+    m.f.weights[m.layers[0].q]->host = host;
+    for (uint64_t n = 1; n <= 4; n++) {
+        fm__alloc_fail_after(n);
+        assert_int_equal(fm__device_record(device, m.tape, &whole, 1, &recording, &error),
+                         FM_ERROR_MEMORY);
+    }
+    fm__alloc_fail_after(0);
+    assert_null(recording);
+    fm__device_destroy(&device);
+    model_finish(&m);
+}
+
+typedef void spoil(model *m, fm__run *run);
+
+static void no_rows(model *m, fm__run *run) {
+    (void)run;
+    m->f.batch.n_row = 0;
+}
+static void many_rows(model *m, fm__run *run) {
+    (void)run;
+    m->f.batch.n_row = 5;
+}
+static void many_outputs(model *m, fm__run *run) {
+    (void)run;
+    m->f.batch.n_output = 3;
+}
+static void wild_token(model *m, fm__run *run) {
+    (void)run;
+    ((int32_t *)(uintptr_t)m->f.batch.token)[1] = MODEL_VOCAB;
+}
+static void negative_token(model *m, fm__run *run) {
+    (void)run;
+    ((int32_t *)(uintptr_t)m->f.batch.token)[0] = -1;
+}
+static void far_position(model *m, fm__run *run) {
+    (void)run;
+    ((uint32_t *)(uintptr_t)m->f.batch.position)[2] = MODEL_POSITIONS;
+}
+static void wild_sequence(model *m, fm__run *run) {
+    (void)run;
+    ((uint32_t *)(uintptr_t)m->f.batch.sequence)[2] = 1;
+}
+static void no_page(model *m, fm__run *run) {
+    (void)run;
+    ((uint32_t *)(uintptr_t)m->f.batch.pages[0])[0] = FM__NO_PAGE;
+}
+static void wild_output(model *m, fm__run *run) {
+    (void)run;
+    ((uint32_t *)(uintptr_t)m->f.batch.output_row)[1] = 3;
+}
+static void falling_outputs(model *m, fm__run *run) {
+    (void)run;
+    ((uint32_t *)(uintptr_t)m->f.batch.output_row)[0] = 2;
+}
+static void no_scratch(model *m, fm__run *run) {
+    (void)m;
+    run->buffers[FM__SLOT_SCRATCH] = NULL;
+}
+static void small_output(model *m, fm__run *run) {
+    (void)m;
+    run->buffers[FM__SLOT_OUTPUT]->bytes--;
+}
+static void small_cache(model *m, fm__run *run) {
+    (void)run;
+    m->f.groups[0].offset = 64;
+}
+static void no_status(model *m, fm__run *run) {
+    (void)m;
+    run->status = NULL;
+}
+
+static void submits_are_checked(void **state) {
+    (void)state;
+    static spoil *const spoils[] = {no_rows,        many_rows,       many_outputs,  wild_token,
+                                    negative_token, far_position,    wild_sequence, no_page,
+                                    wild_output,    falling_outputs, no_scratch,    small_output,
+                                    small_cache,    no_status};
+    fm__device *device = make_device(1, NULL), *other = make_device(1, NULL);
+    for (size_t i = 0; i < sizeof spoils / sizeof *spoils; i++) {
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q8_0, 4, 2);
+        fixture_batch(&m.f, 3, 0, MODEL_VOCAB, 2);
+        fm__recording *recording = NULL;
+        const fm__op_range whole = {0, FM__AXIS_WHOLE, 0, 0};
+        CHECK(fm__device_record(device, m.tape, &whole, 1, &recording, why));
+        fm__run run, spoiled;
+        fm__run_status status;
+        run_init(&run, &status, &m.f, m.tape, device);
+        const fm__segment segment = {.recording = recording};
+        fm_error error = {0};
+        CHECK(fm__device_submit(device, &segment, 1, &run, 0, why));
+        assert_int_equal(fm__device_submit(other, &segment, 1, &run, 0, &error),
+                         FM_ERROR_ARGUMENT); /* another device's recording */
+        assert_int_equal(fm__device_submit(device, &segment, 0, &run, 0, &error),
+                         FM_ERROR_ARGUMENT);
+        fm__host_queue_drain(&((fm__host *)device)->queue);
+        spoiled = run;
+        spoils[i](&m, &spoiled);
+        if (fm__device_submit(device, &segment, 1, &spoiled, 0, &error) != FM_ERROR_ARGUMENT)
+            fail_msg("spoil %zu was submitted", i);
+        fm__device_recording_destroy(&recording);
+        if (spoils[i] == small_output)
+            run.buffers[FM__SLOT_OUTPUT]->bytes++;
+        run_finish(&run);
+        model_finish(&m);
+    }
+    fm__device_destroy(&other);
+    fm__device_destroy(&device);
+}
+
+/* A page that a window has left behind may be gone; one inside it may not. */
+static void a_window_needs_only_its_pages(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 4, 1);
+    m.f.groups[0].window = 8;
+    fixture_batch(&m.f, 2, 70, MODEL_VOCAB, 1);
+    uint32_t *pages = (uint32_t *)(uintptr_t)m.f.batch.pages[0];
+    fm__device *device = make_device(1, NULL);
+    fm__recording *recording = NULL;
+    const fm__op_range whole = {0, FM__AXIS_WHOLE, 0, 0};
+    CHECK(fm__device_record(device, m.tape, &whole, 1, &recording, why));
+    fm__run run;
+    fm__run_status status;
+    run_init(&run, &status, &m.f, m.tape, device);
+    const fm__segment segment = {.recording = recording};
+    fm_error error = {0};
+    pages[0] = FM__NO_PAGE; /* row 0 at 70 sees keys 63..70 */
+    assert_int_equal(fm__device_submit(device, &segment, 1, &run, 0, &error), FM_ERROR_ARGUMENT);
+    m.f.groups[0].window = 7;
+    CHECK(fm__device_submit(device, &segment, 1, &run, 0, why));
+    fm__device_recording_destroy(&recording);
+    run_finish(&run);
+    fm__device_destroy(&device);
+    model_finish(&m);
+}
+
+static void buffers_and_creation(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm__device *device = NULL;
+    fm__host_options options = {.threads = 5000};
+    assert_int_equal(fm__device_host_create(&device, &options, &error), FM_ERROR_ARGUMENT);
+    options = (fm__host_options){.threads = 1, .rung = "abacus"};
+    assert_int_not_equal(fm__device_host_create(&device, &options, &error), FM_OK);
+    assert_null(device);
+    const int nowhere[] = {-1, 100000};
+    options = (fm__host_options){.threads = 2, .cpus = nowhere};
+    assert_int_equal(fm__device_host_create(&device, &options, &error), FM_ERROR_DEVICE);
+    options = (fm__host_options){.name = "left"}; /* one thread a core, pinned */
+    CHECK(fm__device_host_create(&device, &options, why));
+    assert_string_equal(device->properties.name, "left");
+    assert_int_equal(device->properties.threads, fm__cores(NULL, 0));
+    assert_true(device->properties.unified && device->properties.memory_bytes > 0);
+    assert_non_null(fm__device_host_kernels(device));
+    fm__buffer *buffer = NULL, *import = NULL;
+    assert_int_equal(fm__device_buffer_create(device, 0, &buffer, &error), FM_ERROR_ARGUMENT);
+    assert_int_equal(fm__device_buffer_create(device, SIZE_MAX / 2, &buffer, &error),
+                     FM_ERROR_MEMORY);
+    CHECK(fm__device_buffer_create(device, 1000, &buffer, why));
+    uint8_t *memory = fm__device_buffer_map(buffer);
+    assert_true(memory[0] == 0 && memory[999] == 0 && (uintptr_t)memory % 64 == 0);
+    assert_int_equal(fm__device_buffer_import(device, NULL, 5, &import, &error), FM_ERROR_ARGUMENT);
+    uint8_t mine[64];
+    CHECK(fm__device_buffer_import(device, mine, sizeof mine, &import, why));
+    assert_ptr_equal(fm__device_buffer_map(import), mine);
+    fm__device_buffer_destroy(&import);
+    fm__device_buffer_destroy(&buffer);
+    assert_null(buffer);
+    fm__device_buffer_destroy(&buffer);
+    fm__device_destroy(&device);
+    fm__device_destroy(&device);
+}
+
+static void creation_survives_failing_allocations(void **state) {
+    (void)state;
+    const fm__host_options options = {.threads = 3, .rung = "ref"};
+    fm_error error;
+    fm__device *device = NULL;
+    int failures = 0;
+    for (uint64_t n = 1; n < 100; n++) {
+        fm__alloc_fail_after(n);
+        fm_status status = fm__device_host_create(&device, &options, &error);
+        fm__alloc_fail_after(0);
+        if (status == FM_OK)
+            break;
+        assert_null(device);
+        failures++;
+    }
+    assert_true(failures >= 6);
+    fm__device_destroy(&device);
+}
+
+static void kernels_are_named(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 4, 1);
+    fm__device *device = make_device(1, "ref");
+    for (uint32_t i = 0; i < m.tape->n_op; i++) {
+        const fm__op *op = &m.tape->ops[i];
+        const char *reason = NULL, *name = fm__device_op_kernel(device, m.tape, op);
+        assert_true(fm__device_op_supports(device, m.tape, op, &reason));
+        bool product = op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+        assert_true(product ? strncmp(name, "fm__linear_q8_0", 15) == 0 : name[0] == '\0');
+    }
+    fm__device_destroy(&device);
+    model_finish(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_of_odd_shapes),
+        cmocka_unit_test(wide_products),
+        cmocka_unit_test(cuts_cover_everything),
+        cmocka_unit_test(a_model_on_every_team_and_rung),
+        cmocka_unit_test(no_row_wants_output),
+        cmocka_unit_test(halves_equal_the_whole),
+        cmocka_unit_test(a_channel_range_writes_only_its_columns),
+        cmocka_unit_test(barriers_stand_where_data_flows),
+        cmocka_unit_test(a_bad_row_is_named_and_stops_the_run),
+        cmocka_unit_test(one_bad_token_is_found),
+        cmocka_unit_test(the_lowest_failure_wins),
+        cmocka_unit_test(many_submissions_in_flight),
+        cmocka_unit_test(a_full_queue_refuses_at_once),
+        cmocka_unit_test(records_are_checked),
+        cmocka_unit_test(submits_are_checked),
+        cmocka_unit_test(a_window_needs_only_its_pages),
+        cmocka_unit_test(buffers_and_creation),
+        cmocka_unit_test(creation_survives_failing_allocations),
+        cmocka_unit_test(kernels_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
