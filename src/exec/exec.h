@@ -27,7 +27,7 @@ typedef enum fm__deps { FM__DEPS_EVENT, FM__DEPS_BATCH, FM__DEPS_EAGER, FM__DEPS
 
 typedef struct fm__plan_range {
     uint8_t unit;
-    fm__range range; /* on the op's axis; WHOLE: unused */
+    fm__range range; /* on the op's axis, as fm__op_range has it; WHOLE: unused */
 } fm__plan_range;
 
 typedef struct fm__plan_op {
@@ -45,12 +45,12 @@ typedef struct fm__plan {
 
 typedef struct fm__plan_options {
     double shares[FM__MAX_UNITS]; /* of splittable ops; all 0: unit 0 takes everything */
-    fm__axis axis;
+    fm__axis axis;                /* CHANNELS or TOKENS; WHOLE: the default, which is CHANNELS */
     fm__deps deps;
 } fm__plan_options;
 
 /* Every op gets units that support it; one that none supports: UNSUPPORTED naming op and reasons.
-   Unit 0 is the main unit. */
+   Unit 0 is the main unit. options may be NULL (all zero). */
 fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const *units,
                         uint32_t n_unit, const fm__plan_options *options, fm_error *error);
 void fm__plan_destroy(fm__plan **plan);
@@ -66,7 +66,10 @@ fm_status fm__exec_create(fm__exec **out, const fm__tape *tape, const fm__plan *
                           fm__device *const *units, uint32_t n_unit, fm_error *error);
 void fm__exec_destroy(fm__exec **exec);
 /* Submits one run and returns at once; *point is the timeline value that marks its end. run (and
-   what it points to) must stay valid until then. Allocates nothing. */
+   what it points to) must stay valid until then; run->status is cleared here. Allocates nothing.
+   Runs end in the order of their submission. After an error the run is over: nothing of it is in
+   flight (a unit that refuses when others have begun is waited for). One thread at a time. Where a
+   plan uses several units, execs that share buffers must not have runs in flight together. */
 fm_status fm__exec_submit(fm__exec *exec, const fm__run *run, uint64_t *point, fm_error *error);
 /* Waits for a point and returns the run's status: a failed op is named with its row. */
 fm_status fm__exec_wait(fm__exec *exec, uint64_t point, const fm__run *run, fm_error *error);
