@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * model/qwen3.c: Qwen3 (dense).
+ *
+ * Owns: what sets the family apart: an RMSNorm over each query and key head, no biases, RoPE over
+ * halves. Never does: run anything. Called from: the loading thread.
+ */
+#include "model/model.h"
+
+static fm_status read(fm__model *model, fm_error *error) {
+    model->hparams.rope_style = FM__ROPE_HALVES;
+    return fm__hparams_read(model, error);
+}
+
+static fm_status bind(fm__model *model, fm__binder *binder, fm_error *error) {
+    const fm__decoder_options options = {.qk_norm = true};
+    return fm__decoder_bind(model, binder, &options, error);
+}
+
+const fm__family fm__family_qwen3 = {
+    .arch = "qwen3",
+    .read = read,
+    .bind = bind,
+    .record = fm__decoder_record,
+    .finish = fm__decoder_finish,
+};
