@@ -98,6 +98,12 @@ typedef struct fm_engine_info {
     uint64_t model_hash; /* of the weights and hyper-parameters; snapshots are checked against it */
 } fm_engine_info;
 
+/* What loading path with these options would take: fills *out (load_ms and model_hash 0) from the
+   file's directory alone, without reading weights or allocating for them. options may be NULL.
+   Errors: as fm_engine_load(), MEMORY excepted. */
+FM_API fm_status fm_engine_measure(const char *path, const fm_engine_options *options,
+                                   fm_engine_info *out, fm_error *error);
+
 FM_API void fm_engine_get_info(const fm_engine *engine, fm_engine_info *out);
 FM_API const fm_tokenizer *
 fm_engine_tokenizer(const fm_engine *engine); /* owned by the engine; NULL if the
