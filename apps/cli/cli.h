@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cli.h: what the subcommands of `fusionml` share: the option table, opening a model, reading
+ * input, progress and exit codes. Results go to stdout, everything else to stderr.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fusionml/fusionml.h"
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
+enum { CLI_MAX_STOPS = 16, CLI_MAX_POSITIONAL = 2 };
+
+/* Every option of every subcommand; cli_parse() fills it from the table in options.c. */
+typedef struct cli_args {
+    const char *model;
+    const char *prompt;
+    const char *file;
+    const char *out;
+    const char *type;
+    const char *shape;
+    const char *ids;
+    const char *reference;
+    const char *cpu;
+    const char *numeric_class;
+    const char *stops[CLI_MAX_STOPS];
+    uint32_t n_stops;
+    uint32_t predict, context, threads, repeat_last_n, top_k, repeats, prompt_tokens, memory_mib;
+    uint64_t seed;
+    double temperature, top_p, min_p, repeat_penalty, margin, tolerance;
+    bool predict_set, seed_set, margin_set, tolerance_set;
+    bool json, special, placement, echo, keys, tensors;
+    const char *positional[CLI_MAX_POSITIONAL];
+    uint32_t n_positional;
+} cli_args;
+
+typedef struct cli_command {
+    const char *name;
+    const char *summary;        /* one line, for `fusionml --help` */
+    const char *usage;          /* behind "fusionml NAME " */
+    const char *details;        /* paragraphs behind the options; may be "" */
+    const char *const *options; /* long names, NULL-terminated */
+    uint32_t positional_max;
+    int (*run)(const cli_args *args);
+} cli_command;
+
+/* ---- options.c ---- */
+
+/* false: a message is on stderr, the caller returns CLI_USAGE. *help: the user asked for it. */
+bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args, bool *help);
+void cli_help(const cli_command *command);
+
+/* ---- common.c ---- */
+
+/* Prints "fusionml NAME: place: message" to stderr and returns CLI_FAILED. */
+int cli_fail(const fm_error *error);
+int cli_fail_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Name of the subcommand, for messages. */
+void cli_set_name(const char *name);
+
+/* Machine and engine as args ask for (no -m: the embedded model). Warnings of the library go to
+ * stderr. */
+fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error);
+fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
+                          fm_engine **engine, fm_error *error);
+/* "exact", "fast", NULL -> otherwise. false: the text is neither. */
+bool cli_class(const char *text, fm_class otherwise, fm_class *out);
+/* -p TEXT, else -f FILE ("-" and no option: stdin). malloc'ed, NUL behind *bytes; NULL after a
+ * message. */
+char *cli_input(const cli_args *args, size_t *bytes);
+/* A whole file ("-": stdin); malloc'ed, NUL behind *bytes; NULL with a message on stderr. */
+char *cli_read_file(const char *path, size_t *bytes);
+
+/* A bar on stderr while it is a terminal. An fm_progress_callback; also stops on Ctrl-C. */
+int cli_progress(void *user, const char *phase, uint64_t done, uint64_t total);
+void cli_progress_end(void);
+
+/* First Ctrl-C: cli_interrupted() turns true and a run of `engine` (may be NULL) is cancelled.
+ * Second: exit 130. */
+void cli_catch_interrupt(fm_engine *engine);
+bool cli_interrupted(void);
+
+double cli_now_ms(void);
+uint64_t cli_hash_ids(const int32_t *ids, size_t n); /* FNV-1a, 64 bits, over little-endian int32 */
+void cli_print_placement(const fm_engine *engine);
+/* "1.50 GiB" into out. */
+void cli_bytes_text(uint64_t bytes, char *out, size_t capacity);
+int32_t cli_argmax(const float *x, size_t n); /* ties: the lower index */
+
+/* ---- embedded.c: the model in the program ---- */
+
+extern const unsigned char cli_embedded_model[];
+extern const unsigned char cli_embedded_model_end[];
+
+/* ---- one function a file ---- */
+
+int cli_run(const cli_args *args);
+int cli_tokenize(const cli_args *args);
+int cli_inspect(const cli_args *args);
+int cli_convert(const cli_args *args);
+int cli_synth(const cli_args *args);
+int cli_perplexity(const cli_args *args);
+int cli_verify(const cli_args *args);
+int cli_devices(const cli_args *args);
+int cli_bench(const cli_args *args);

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* common.c: messages, opening models, reading input, progress, interrupts. */
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static const char *command_name = "";
+
+void cli_set_name(const char *name) {
+    command_name = name;
+}
+
+int cli_fail(const fm_error *error) {
+    cli_progress_end();
+    fprintf(stderr, "fusionml %s: %s%s%s\n", command_name, error->place,
+            error->place[0] != '\0' ? ": " : "", error->message);
+    return CLI_FAILED;
+}
+
+int cli_fail_text(const char *format, ...) {
+    va_list arguments;
+    cli_progress_end();
+    fprintf(stderr, "fusionml %s: ", command_name);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return CLI_FAILED;
+}
+
+static void log_line(void *user, fm_log_level level, const char *line) {
+    (void)user;
+    cli_progress_end();
+    fprintf(stderr, "%s%s\n", level == FM_LOG_WARNING ? "warning: " : "", line);
+}
+
+fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error) {
+    fm_machine_options options = fm_machine_options_default();
+    options.threads = args->threads;
+    options.cpu_rung = args->cpu;
+    options.memory_budget = (uint64_t)args->memory_mib << 20;
+    fm_log_set(log_line, NULL, FM_LOG_WARNING);
+    return fm_machine_create(machine, &options, error);
+}
+
+fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
+                          fm_engine **engine, fm_error *error) {
+    fm_engine_options options = fm_engine_options_default();
+    options.numeric_class = numeric_class;
+    options.context_length = args->context;
+    options.progress = cli_progress;
+    fm_status status;
+    cli_catch_interrupt(NULL);
+    if (args->model != NULL) {
+        status = fm_engine_load(engine, machine, args->model, &options, error);
+    } else {
+        size_t bytes = (size_t)(cli_embedded_model_end - cli_embedded_model);
+        status = fm_engine_load_memory(engine, machine, cli_embedded_model, bytes,
+                                       "embedded story-21m", &options, error);
+    }
+    cli_progress_end();
+    if (status == FM_OK)
+        cli_catch_interrupt(*engine);
+    return status;
+}
+
+bool cli_class(const char *text, fm_class otherwise, fm_class *out) {
+    if (text == NULL)
+        *out = otherwise;
+    else if (strcmp(text, "exact") == 0)
+        *out = FM_CLASS_EXACT;
+    else if (strcmp(text, "fast") == 0)
+        *out = FM_CLASS_FAST;
+    else
+        return false;
+    return true;
+}
+
+/* ---- input ---- */
+
+static char *read_stream(FILE *stream, const char *name, size_t *bytes) {
+    size_t capacity = 1 << 16, n = 0;
+    char *data = malloc(capacity);
+    while (data != NULL) {
+        size_t got = fread(data + n, 1, capacity - n - 1, stream);
+        n += got;
+        if (got == 0)
+            break;
+        if (capacity - n - 1 == 0) {
+            char *larger = capacity > SIZE_MAX / 2 ? NULL : realloc(data, capacity * 2);
+            if (larger == NULL) {
+                free(data);
+                data = NULL;
+                break;
+            }
+            data = larger;
+            capacity *= 2;
+        }
+    }
+    if (data == NULL) {
+        cli_fail_text("%s: out of memory after %zu bytes", name, n);
+        return NULL;
+    }
+    if (ferror(stream)) {
+        cli_fail_text("%s: %s", name, strerror(errno));
+        free(data);
+        return NULL;
+    }
+    data[n] = '\0';
+    *bytes = n;
+    return data;
+}
+
+char *cli_read_file(const char *path, size_t *bytes) {
+    if (strcmp(path, "-") == 0)
+        return read_stream(stdin, "stdin", bytes);
+    FILE *stream = fopen(path, "rb");
+    if (stream == NULL) {
+        cli_fail_text("%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    char *data = read_stream(stream, path, bytes);
+    fclose(stream);
+    return data;
+}
+
+char *cli_input(const cli_args *args, size_t *bytes) {
+    if (args->prompt != NULL && args->file != NULL) {
+        cli_fail_text("-p and -f exclude each other");
+        return NULL;
+    }
+    if (args->prompt == NULL)
+        return cli_read_file(args->file != NULL ? args->file : "-", bytes);
+    *bytes = strlen(args->prompt);
+    char *copy = malloc(*bytes + 1);
+    if (copy == NULL) {
+        cli_fail_text("out of memory");
+        return NULL;
+    }
+    memcpy(copy, args->prompt, *bytes + 1);
+    return copy;
+}
+
+/* ---- progress ---- */
+
+static bool bar_shown;
+
+int cli_progress(void *user, const char *phase, uint64_t done, uint64_t total) {
+    static double last_ms;
+    static int is_terminal = -1;
+    (void)user;
+    if (is_terminal < 0)
+        is_terminal = isatty(STDERR_FILENO);
+    double now = cli_now_ms();
+    if (is_terminal && (now - last_ms > 100 || done == total)) {
+        int percent = total > 0 ? (int)((double)done * 100 / (double)total) : 100;
+        fprintf(stderr, "\r%s %3d %% [%-40.*s]", phase, percent, percent * 40 / 100,
+                "########################################");
+        last_ms = now;
+        bar_shown = true;
+    }
+    return cli_interrupted();
+}
+
+void cli_progress_end(void) {
+    if (bar_shown)
+        fprintf(stderr, "\r\033[K");
+    bar_shown = false;
+}
+
+/* ---- interrupts ---- */
+
+static _Atomic(fm_engine *) interrupt_engine;
+static atomic_int interrupts;
+
+static void on_interrupt(int number) {
+    (void)number;
+    if (atomic_fetch_add(&interrupts, 1) > 0)
+        _exit(CLI_INTERRUPTED);
+    fm_engine *engine = atomic_load(&interrupt_engine);
+    if (engine != NULL)
+        fm_engine_cancel(engine);
+}
+
+void cli_catch_interrupt(fm_engine *engine) {
+    struct sigaction action = {.sa_handler = on_interrupt};
+    atomic_store(&interrupt_engine, engine);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool cli_interrupted(void) {
+    return atomic_load(&interrupts) > 0;
+}
+
+/* ---- small things ---- */
+
+double cli_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+uint64_t cli_hash_ids(const int32_t *ids, size_t n) {
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++)
+        for (int b = 0; b < 4; b++)
+            h = (h ^ (((uint32_t)ids[i] >> (8 * b)) & 0xFF)) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* Runs of layers whose ops all run on the same devices are shown as one line. */
+void cli_print_placement(const fm_engine *engine) {
+    size_t n = fm_engine_placement_count(engine);
+    fm_placement p;
+    fprintf(stderr, "placement (layer, op, unit, range, kernel, weights, reason):\n");
+    for (size_t i = 0; i < n; i++) {
+        if (fm_engine_placement(engine, i, &p, NULL) != FM_OK)
+            return;
+        char layer[16] = "-";
+        if (p.layer >= 0)
+            snprintf(layer, sizeof layer, "%d", p.layer);
+        char range[64];
+        if (strcmp(p.axis, "whole") == 0)
+            snprintf(range, sizeof range, "whole");
+        else
+            snprintf(range, sizeof range, "%s %u-%u", p.axis, p.begin, p.end);
+        fprintf(stderr, "  %3s  %-36s %-6s %-8s %-36s %-8s %s\n", layer, p.op, p.device, range,
+                p.kernel, p.residency, p.reason);
+    }
+}
+
+void cli_bytes_text(uint64_t bytes, char *out, size_t capacity) {
+    if (bytes >= (UINT64_C(1) << 30))
+        snprintf(out, capacity, "%.2f GiB", (double)bytes / 1073741824.0);
+    else if (bytes >= (1u << 20))
+        snprintf(out, capacity, "%.1f MiB", (double)bytes / 1048576.0);
+    else
+        snprintf(out, capacity, "%.1f KiB", (double)bytes / 1024.0);
+}
+
+int32_t cli_argmax(const float *x, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best])
+            best = i;
+    return (int32_t)best;
+}

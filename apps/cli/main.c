@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c: the table of subcommands. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const char *const run_options[] = {
+    "model", "prompt", "file",   "predict",        "ctx-size",      "threads",   "temp",
+    "top-k", "top-p",  "min-p",  "repeat-penalty", "repeat-last-n", "seed",      "stop",
+    "cpu",   "class",  "memory", "json",           "echo",          "placement", NULL};
+static const char *const tokenize_options[] = {"model", "prompt", "file", "special", "json", NULL};
+static const char *const inspect_options[] = {"model", "ctx-size", "keys", "tensors", "json", NULL};
+static const char *const convert_options[] = {"type", "threads", NULL};
+static const char *const synth_options[] = {"shape", "type", "output", "seed", NULL};
+static const char *const perplexity_options[] = {"model", "file",  "ctx-size", "ids",  "threads",
+                                                 "cpu",   "class", "memory",   "json", NULL};
+static const char *const verify_options[] = {"model", "reference", "margin", "tolerance", "threads",
+                                             "cpu",   "class",     "memory", "json",      NULL};
+static const char *const devices_options[] = {"threads", "cpu", "json", NULL};
+static const char *const bench_options[] = {
+    "model", "prompt-tokens", "predict", "repetitions", "threads", "cpu", "class", "json", NULL};
+
+static const cli_command commands[] = {
+    {"run", "continue a prompt", "[-m MODEL] [-p TEXT | -f FILE] [options]",
+     "Without -m the embedded story model answers. Without -p and -f the prompt is read from "
+     "stdin.\n"
+     "The continuation goes to stdout, figures to stderr. Generation ends at -n tokens, at the "
+     "model's\n"
+     "end token, at a stop string, or when the context is full. Ctrl-C stops the answer.\n",
+     run_options, 0, cli_run},
+    {"tokenize", "text to token ids", "-m MODEL [-p TEXT | -f FILE] [--special] [--json]",
+     "Without -p and -f the text is read from stdin. One id and its piece a line, or {\"ids\": "
+     "[...]}.\n",
+     tokenize_options, 0, cli_tokenize},
+    {"inspect", "keys, tensors, types and memory need of a model file", "-m MODEL", "",
+     inspect_options, 1, cli_inspect},
+    {"convert", "Hugging Face folder or GGUF to GGUF", "IN OUT --type TYPE",
+     "Types: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k tq1_0 tq2_0 mxfp4, and "
+     "the\n"
+     "mixtures q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m.\n",
+     convert_options, 2, cli_convert},
+    {"synth", "write a model of a known shape with random weights",
+     "--shape SHAPE --type TYPE -o FILE",
+     "For speed measurements: speed does not depend on the values.\n", synth_options, 0, cli_synth},
+    {"perplexity", "how well a model predicts a text", "-m MODEL (-f FILE [-c 512] | --ids FILE)",
+     "-f: the text's tokens in windows of -c ids (BOS first where the model adds one), each window "
+     "alone,\n"
+     "every id but the window's first scored. --ids: one JSON array of ids a line, each line "
+     "alone.\n",
+     perplexity_options, 0, cli_perplexity},
+    {"verify", "compare a model with reference outputs", "DIR | -m MODEL --reference JSON",
+     "DIR holds a checkpoint, expected.json and logits.npy. Exit status 0: all within tolerance.\n"
+     "The exact class is used unless --class says otherwise.\n",
+     verify_options, 1, cli_verify},
+    {"devices", "what was found, and which kernels serve each weight type", "[options]", "",
+     devices_options, 0, cli_devices},
+    {"bench", "prefill and decode speed of a model", "-m MODEL [-P 512] [-n 64] [-r 3]",
+     "Prints medians in tokens/s, with GB/s of weights read beside decode.\n", bench_options, 0,
+     cli_bench},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_overview(FILE *to) {
+    fprintf(to, "usage: fusionml COMMAND [options]\n\n");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        fprintf(to, "  %-11s %s\n", commands[i].name, commands[i].summary);
+    fprintf(to, "\n`fusionml COMMAND --help` lists a command's options. fusionml %s\n",
+            fm_version());
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_overview(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_overview(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("fusionml %s\n", fm_version());
+        return CLI_OK;
+    }
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0)
+            continue;
+        cli_set_name(commands[i].name);
+        cli_args args;
+        bool help = false;
+        if (!cli_parse(&commands[i], argc - 2, argv + 2, &args, &help))
+            return CLI_USAGE;
+        if (help) {
+            cli_help(&commands[i]);
+            return CLI_OK;
+        }
+        int code = commands[i].run(&args);
+        if (fflush(stdout) != 0 || ferror(stdout))
+            return cli_fail_text("stdout: write failed");
+        return code;
+    }
+    fprintf(stderr, "fusionml: no command \"%s\"\n\n", argv[1]);
+    print_overview(stderr);
+    return CLI_USAGE;
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c: one table of options, and the parser that reads it. */
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+typedef enum kind { FLAG, TEXT, TEXTS, U32, U64, REAL } kind;
+
+typedef struct option {
+    const char *name;   /* without dashes */
+    const char *letter; /* "-m", or NULL */
+    kind kind;
+    const char *argument; /* NULL for a flag */
+    const char *help;
+    size_t offset;      /* of the field in cli_args */
+    size_t set_offset;  /* of its bool "was given", or 0 */
+    double least, most; /* U32 and REAL */
+} option;
+
+#define AT(field) offsetof(cli_args, field)
+
+static const option options[] = {
+    {"model", "-m", TEXT, "PATH", "a .gguf file or a Hugging Face folder", AT(model), 0, 0, 0},
+    {"prompt", "-p", TEXT, "TEXT", "the prompt", AT(prompt), 0, 0, 0},
+    {"file", "-f", TEXT, "FILE", "read the text from FILE (\"-\": stdin)", AT(file), 0, 0, 0},
+    {"output", "-o", TEXT, "FILE", "file to write", AT(out), 0, 0, 0},
+    {"predict", "-n", U32, "N", "tokens to generate (run: default until the end; bench: 64)",
+     AT(predict), AT(predict_set), 0, INT_MAX},
+    {"ctx-size", "-c", U32, "N", "context in tokens (default: the model's, at most 4096)",
+     AT(context), 0, 1, INT_MAX},
+    {"threads", "-t", U32, "N", "CPU threads (default: one a core)", AT(threads), 0, 1, 1024},
+    {"temp", NULL, REAL, "X", "temperature, 0: greedy (default 0.8)", AT(temperature), 0, 0, 1e6},
+    {"top-k", NULL, U32, "N", "keep the N likeliest, 0: off (default 40)", AT(top_k), 0, 0,
+     INT_MAX},
+    {"top-p", NULL, REAL, "X", "keep the likeliest that sum to X (default 0.95)", AT(top_p), 0, 0,
+     1},
+    {"min-p", NULL, REAL, "X", "keep those above X of the likeliest (default 0.05)", AT(min_p), 0,
+     0, 1},
+    {"repeat-penalty", NULL, REAL, "X", "divide repeated tokens' logits, 1: off (default 1)",
+     AT(repeat_penalty), 0, 1e-6, 1e6},
+    {"repeat-last-n", NULL, U32, "N", "tokens that count as repeated (default 64)",
+     AT(repeat_last_n), 0, 0, INT_MAX},
+    {"seed", "-s", U64, "N", "seed of sampling (default: from the clock, printed)", AT(seed),
+     AT(seed_set), 0, 0},
+    {"stop", NULL, TEXTS, "TEXT", "end the answer before TEXT (may be repeated)", AT(stops), 0, 0,
+     0},
+    {"cpu", NULL, TEXT, "RUNG", "kernel rung: ref, avx2, avx512, neon (default: the best)", AT(cpu),
+     0, 0, 0},
+    {"class", NULL, TEXT, "CLASS", "numeric class: exact or fast", AT(numeric_class), 0, 0, 0},
+    {"memory", NULL, U32, "MIB", "memory budget in MiB (default: 90 % of what is available)",
+     AT(memory_mib), 0, 1, INT_MAX},
+    {"type", NULL, TEXT, "TYPE", "weight type or mixture", AT(type), 0, 0, 0},
+    {"shape", NULL, TEXT, "SHAPE", "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, llama-3.2-1b, tiny",
+     AT(shape), 0, 0, 0},
+    {"ids", NULL, TEXT, "FILE", "one JSON array of token ids a line", AT(ids), 0, 0, 0},
+    {"reference", NULL, TEXT, "JSON", "reference outputs (tokenizer vectors, greedy tokens)",
+     AT(reference), 0, 0, 0},
+    {"margin", NULL, REAL, "X", "compare greedy tokens where the reference leads by at least X",
+     AT(margin), AT(margin_set), 0, 1e6},
+    {"tolerance", NULL, REAL, "X", "largest allowed |logit difference| (exact 0.01, fast 0.1)",
+     AT(tolerance), AT(tolerance_set), 0, 1e6},
+    {"prompt-tokens", "-P", U32, "N", "tokens to prefill (default 512)", AT(prompt_tokens), 0, 0,
+     INT_MAX},
+    {"repetitions", "-r", U32, "N", "timed repetitions (default 3)", AT(repeats), 0, 1, 1000},
+    {"special", NULL, FLAG, NULL, "add BOS/EOS and parse special tokens", AT(special), 0, 0, 0},
+    {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0},
+    {"echo", NULL, FLAG, NULL, "print the prompt before its continuation", AT(echo), 0, 0, 0},
+    {"placement", NULL, FLAG, NULL, "print where each layer runs", AT(placement), 0, 0, 0},
+    {"keys", NULL, FLAG, NULL, "only the metadata keys", AT(keys), 0, 0, 0},
+    {"tensors", NULL, FLAG, NULL, "only the tensors", AT(tensors), 0, 0, 0},
+};
+enum { N_OPTIONS = sizeof options / sizeof options[0] };
+
+static bool takes(const cli_command *command, const option *o) {
+    for (const char *const *name = command->options; *name != NULL; name++)
+        if (strcmp(*name, o->name) == 0)
+            return true;
+    return false;
+}
+
+/* Finds the option that `word` names, of any command; *value is what follows "=" or NULL. */
+static const option *find(const char *word, const char **value) {
+    *value = NULL;
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        const option *o = &options[i];
+        if (o->letter != NULL && strcmp(word, o->letter) == 0)
+            return o;
+        size_t n = strlen(o->name);
+        if (strncmp(word, "--", 2) != 0 || strncmp(word + 2, o->name, n) != 0)
+            continue;
+        if (word[2 + n] == '\0')
+            return o;
+        if (word[2 + n] == '=') {
+            *value = word + 2 + n + 1;
+            return o;
+        }
+    }
+    return NULL;
+}
+
+static bool bad_value(const cli_command *command, const option *o, const char *text) {
+    fprintf(stderr, "fusionml %s: --%s: \"%s\" is not ", command->name, o->name, text);
+    if (o->kind == U64)
+        fprintf(stderr, "a whole number\n");
+    else
+        fprintf(stderr, "a%s number from %g to %g\n", o->kind == U32 ? " whole" : "", o->least,
+                o->most);
+    return false;
+}
+
+static bool store(const cli_command *command, const option *o, const char *text, cli_args *args) {
+    char *field = (char *)args + o->offset, *end = NULL;
+    errno = 0;
+    switch (o->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        break;
+    case TEXT:
+        *(const char **)field = text;
+        break;
+    case TEXTS:
+        if (args->n_stops == CLI_MAX_STOPS) {
+            fprintf(stderr, "fusionml %s: --%s: at most %d\n", command->name, o->name,
+                    CLI_MAX_STOPS);
+            return false;
+        }
+        args->stops[args->n_stops++] = text;
+        break;
+    case U32:
+    case U64: {
+        unsigned long long v = strtoull(text, &end, 10);
+        if (errno != 0 || end == text || *end != '\0' || strchr(text, '-') != NULL)
+            return bad_value(command, o, text);
+        if (o->kind == U64) {
+            *(uint64_t *)field = v;
+            break;
+        }
+        if ((double)v < o->least || (double)v > o->most)
+            return bad_value(command, o, text);
+        *(uint32_t *)field = (uint32_t)v;
+        break;
+    }
+    case REAL: {
+        double v = strtod(text, &end);
+        if (errno == ERANGE || end == text || *end != '\0' || !isfinite(v) || v < o->least ||
+            v > o->most)
+            return bad_value(command, o, text);
+        *(double *)field = v;
+        break;
+    }
+    }
+    if (o->set_offset != 0)
+        *(bool *)((char *)args + o->set_offset) = true;
+    return true;
+}
+
+static void set_defaults(cli_args *args) {
+    fm_sampler_options sampler = fm_sampler_options_default();
+    *args = (cli_args){0};
+    args->temperature = sampler.temperature;
+    args->top_k = sampler.top_k;
+    args->top_p = sampler.top_p;
+    args->min_p = sampler.min_p;
+    args->repeat_penalty = sampler.repeat_penalty;
+    args->repeat_last_n = sampler.repeat_last_n;
+    args->repeats = 3;
+    args->prompt_tokens = 512;
+}
+
+bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args, bool *help) {
+    bool only_positional = false;
+    set_defaults(args);
+    for (int i = 0; i < argc; i++) {
+        const char *word = argv[i], *value = NULL;
+        if (!only_positional && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
+            *help = true;
+            return true;
+        }
+        if (!only_positional && strcmp(word, "--") == 0) {
+            only_positional = true;
+            continue;
+        }
+        if (only_positional || word[0] != '-' || word[1] == '\0') {
+            if (args->n_positional == command->positional_max) {
+                fprintf(stderr, "fusionml %s: \"%s\" is not expected; see --help\n", command->name,
+                        word);
+                return false;
+            }
+            args->positional[args->n_positional++] = word;
+            continue;
+        }
+        const option *o = find(word, &value);
+        /* llama.cpp spells perplexity's context --ctx in our guide's examples; both are the same
+         * option. */
+        if (o == NULL && (strcmp(word, "--ctx") == 0))
+            o = find("--ctx-size", &value);
+        if (o == NULL || !takes(command, o)) {
+            fprintf(stderr, "fusionml %s: no option %s; see --help\n", command->name, word);
+            return false;
+        }
+        if (o->kind == FLAG && value != NULL) {
+            fprintf(stderr, "fusionml %s: --%s takes no value\n", command->name, o->name);
+            return false;
+        }
+        if (o->kind != FLAG && value == NULL) {
+            if (i + 1 == argc) {
+                fprintf(stderr, "fusionml %s: %s needs %s\n", command->name, word, o->argument);
+                return false;
+            }
+            value = argv[++i];
+        }
+        if (!store(command, o, value, args))
+            return false;
+    }
+    return true;
+}
+
+void cli_help(const cli_command *command) {
+    printf("usage: fusionml %s %s\n\n%s.\n\n", command->name, command->usage, command->summary);
+    for (const char *const *name = command->options; *name != NULL; name++) {
+        for (size_t i = 0; i < N_OPTIONS; i++) {
+            const option *o = &options[i];
+            if (strcmp(o->name, *name) != 0)
+                continue;
+            char left[48];
+            snprintf(left, sizeof left, "%s%s--%s%s%s", o->letter != NULL ? o->letter : "    ",
+                     o->letter != NULL ? ", " : "", o->name, o->argument != NULL ? " " : "",
+                     o->argument != NULL ? o->argument : "");
+            printf("  %-28s %s\n", left, o->help);
+        }
+    }
+    if (command->details[0] != '\0')
+        printf("\n%s", command->details);
+}
