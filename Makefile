@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door; CMake does the work (CMakePresets.json has the other builds). `make help` lists what there is.
+BUILD := build
+PREFIX ?= /usr/local
+REAL ?=
+PROMPT ?= Once upon a time, a little fox
+
+.PHONY: all deps demo check check-real bench install format help clean
+
+all: deps ## build the library and the program, release, in build/
+	cmake --preset release -DFM_TESTS=OFF
+	cmake --build $(BUILD)
+
+deps: ## install what is missing (asks first, unless root or CI=true)
+	@scripts/deps.sh
+
+demo: all ## run a prompt on the embedded model and show where each layer ran
+	$(BUILD)/fusionml run -p "$(PROMPT)" -n 120 --seed 1 --echo --placement
+
+check: deps ## build and run every test that this machine can run, and say what was skipped and why
+	cmake --preset release -DFM_TESTS=ON
+	cmake --build $(BUILD)
+	@scripts/run-tests $(BUILD)
+
+check-real: all ## compare with a reference on a real checkpoint: make check-real REAL=FOLDER
+	scripts/check-real "$(REAL)" $(BUILD)
+
+bench: all ## prefill and decode speed of the embedded model; MODEL=FILE for another
+	$(BUILD)/fusionml bench $(if $(MODEL),-m "$(MODEL)")
+
+install: all ## install under PREFIX (/usr/local)
+	cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+format: ## run clang-format over the C files
+	scripts/check-format --fix
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+
+clean: ## remove build/ and its siblings
+	rm -rf $(BUILD) build-debug build-asan build-tsan build-fuzz build-clang build-arm64
