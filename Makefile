@@ -2,7 +2,6 @@
 # The front door; CMake does the work (CMakePresets.json has the other builds). `make help` lists what there is.
 BUILD := build
 PREFIX ?= /usr/local
-REAL ?=
 PROMPT ?= Once upon a time, a little fox
 
 .PHONY: all deps demo check check-real bench install format help clean
@@ -22,8 +21,8 @@ check: deps ## build and run every test that this machine can run, and say what 
 	cmake --build $(BUILD)
 	@scripts/run-tests $(BUILD)
 
-check-real: all ## compare with a reference on a real checkpoint: make check-real REAL=FOLDER
-	scripts/check-real "$(REAL)" $(BUILD)
+check-real: all ## compare with the reference of a real checkpoint, where FUSIONML_MODELS or ~/.cache/fusionml-dev has it
+	@scripts/check-real $(BUILD) || [ $$? = 77 ]
 
 bench: all ## prefill and decode speed of the embedded model; MODEL=FILE for another
 	$(BUILD)/fusionml bench $(if $(MODEL),-m "$(MODEL)")

@@ -9,7 +9,9 @@
 
 /* clang honours GCC's pragma too late to keep the arrays out of memory (measured: half the speed).
  */
-#if defined(__clang__)
+#if !defined(__OPTIMIZE__) /* nothing is unrolled there, and gcc says so */
+#define FM__UNROLL
+#elif defined(__clang__)
 #define FM__UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define FM__UNROLL _Pragma("GCC unroll 16")

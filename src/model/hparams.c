@@ -108,14 +108,16 @@ static fm_status check_neutral(reader *r) {
     return FM_OK;
 }
 
+/* A factor without a type is linear, as in files older than the type's key. */
 static fm_status read_scaling(reader *r, fm__hparams *h) {
     char key[128];
-    fm__str type = FM__STR("none");
+    fm__str type = FM__STR("linear");
     float factor = 1;
     key_of(r, "rope.scaling.type", key);
     fm_status status = fm__kv_read_str(r->checkpoint, key, false, &type, r->error);
     if (status != FM_OK)
         return status;
+    read_f32(r, "rope.scale_linear", false, &factor);
     read_f32(r, "rope.scaling.factor", false, &factor);
     if (r->status != FM_OK)
         return r->status;
@@ -129,6 +131,8 @@ static fm_status read_scaling(reader *r, fm__hparams *h) {
                          "not supported: rope scaling type %.*s", (int)fm__min_size(type.bytes, 64),
                          type.data);
     }
+    if (factor == 0) /* how some files say that there is none */
+        return FM_OK;
     if (!(factor >= 1.0f && factor <= 1e6f))
         return refuse(r, FM_ERROR_FORMAT, "rope.scaling.factor", "must be between 1 and 1e6");
     h->rope_linear = factor;
@@ -169,6 +173,14 @@ static fm_status check_ranges(reader *r, const fm__hparams *h) {
     if (!(h->rope_base > 1 && h->rope_base < 1e12))
         return refuse(r, FM_ERROR_FORMAT, "rope.freq_base", "must be above 1 and below 1e12");
     return FM_OK;
+}
+
+fm_status fm__hparams_refuse_window(const fm__model *model, fm_error *error) {
+    if (model->hparams.window == 0)
+        return FM_OK;
+    reader r = {model->checkpoint, &model->hparams, error, FM_OK};
+    return refuse(&r, FM_ERROR_UNSUPPORTED, "attention.sliding_window",
+                  "not supported: a sliding window in some layers");
 }
 
 fm_status fm__hparams_read(fm__model *model, fm_error *error) {

@@ -93,6 +93,8 @@ fm_status fm__model_record(const fm__model *model, uint32_t max_rows, uint32_t m
 
 /* Reads `<arch>.*` keys; refuses keys that change the maths in a way no family here knows. */
 fm_status fm__hparams_read(fm__model *model, fm_error *error);
+/* For families whose window would hold in some layers only, which GGUF does not say. */
+fm_status fm__hparams_refuse_window(const fm__model *model, fm_error *error);
 
 /* ---- binder.c: from tensors of the checkpoint to weights ---- */
 

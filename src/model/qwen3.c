@@ -9,7 +9,8 @@
 
 static fm_status read(fm__model *model, fm_error *error) {
     model->hparams.rope_style = FM__ROPE_HALVES;
-    return fm__hparams_read(model, error);
+    fm_status status = fm__hparams_read(model, error);
+    return status == FM_OK ? fm__hparams_refuse_window(model, error) : status;
 }
 
 static fm_status bind(fm__model *model, fm__binder *binder, fm_error *error) {

@@ -130,6 +130,36 @@ static void accepted(void **state) {
     fm__model_destroy(&model);
 }
 
+static void rope_scaling(void **state) {
+    (void)state;
+    const struct {
+        change changes[3];
+        double want;
+    } cases[] = {
+        {{{NULL, 0, 0, 0, NULL}}, 1},
+        {{{"rope.scaling.factor", 'f', 0, 4, NULL}, {NULL, 0, 0, 0, NULL}}, 4},
+        {{{"rope.scale_linear", 'f', 0, 2, NULL}, {NULL, 0, 0, 0, NULL}}, 2},
+        {{{"rope.scaling.factor", 'f', 0, 0, NULL}, {NULL, 0, 0, 0, NULL}}, 1},
+        {{{"rope.scaling.type", 's', 0, 0, "linear"},
+          {"rope.scaling.factor", 'f', 0, 8, NULL},
+          {NULL, 0, 0, 0, NULL}},
+         8},
+        {{{"rope.scaling.type", 's', 0, 0, "none"},
+          {"rope.scaling.factor", 'f', 0, 8, NULL},
+          {NULL, 0, 0, 0, NULL}},
+         1},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fm__model *model = NULL;
+        fm_error error = {0};
+        assert_int_equal(open_model(make(cases[i].changes, NULL, NULL), &model, &error), FM_OK);
+        assert_true(model->hparams.rope_linear == cases[i].want);
+        fm__model_destroy(&model);
+    }
+    const change below[] = {{"rope.scaling.factor", 'f', 0, 0.5f, NULL}, {NULL, 0, 0, 0, NULL}};
+    refused(make(below, NULL, NULL), FM_ERROR_FORMAT, "rope.scaling.factor");
+}
+
 static void keys(void **state) {
     (void)state;
     const struct {
@@ -219,10 +249,8 @@ static void types(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepted),
-        cmocka_unit_test(keys),
-        cmocka_unit_test(tensors),
-        cmocka_unit_test(types),
+        cmocka_unit_test(accepted), cmocka_unit_test(rope_scaling), cmocka_unit_test(keys),
+        cmocka_unit_test(tensors),  cmocka_unit_test(types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
