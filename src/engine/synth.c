@@ -18,6 +18,7 @@ enum {
     WRITE_BYTES = 4 << 20,
     LETTERS = 26,
     N_CONTROL = 3,
+    N_POOLS = 12,
 };
 
 typedef struct shape {
@@ -43,14 +44,21 @@ const char *const *fm_lab_synth_shapes(void) {
     return names;
 }
 
+/* Encoded random rows of one type and length; a mixture has a handful of such pairs. */
+typedef struct pool {
+    fm__dtype type;
+    size_t k;
+    uint64_t seed;
+    uint8_t *rows; /* (POOL_ROWS, row bytes) */
+    float *values; /* (POOL_ROWS, k), while encoding */
+} pool;
+
 typedef struct synth {
     const shape *shape;
     fm__checkpoint *out; /* keys and tensors that are written */
     uint64_t seed;
-    fm__dtype pool_type; /* the pool in hand */
-    size_t pool_k;
-    uint8_t *pool; /* (POOL_ROWS, row bytes) */
-    float *values; /* (POOL_ROWS, pool_k) */
+    pool pools[N_POOLS];
+    uint32_t next_pool; /* the slot that is made over when all are taken */
     uint8_t *piece;
     fm_progress_callback *progress;
     void *user;
@@ -276,39 +284,48 @@ static fm_status add_tensors(synth *s, const fm__mixture *mixture, fm_error *err
 /* ---- data ---- */
 
 static void encode_pool_row(void *argument, size_t index) {
-    synth *s = argument;
-    const fm__type *type = fm__type_get(s->pool_type);
-    size_t bytes = s->pool_k / type->block * type->block_bytes;
+    const pool *p = argument;
+    const fm__type *type = fm__type_get(p->type);
+    size_t bytes = p->k / type->block * type->block_bytes;
     fm__random random;
-    fm__random_seed(&random, s->seed + (index << 32) + s->pool_k * 64 + (uint64_t)s->pool_type);
-    float *values = s->values + index * s->pool_k;
+    fm__random_seed(&random, p->seed + (index << 32) + p->k * 64 + (uint64_t)p->type);
+    float *values = p->values + index * p->k;
     /* Deviation 1/sqrt(k): a product of normed activations has deviation 1. */
-    double scale = fm__pow((double)s->pool_k, -0.5);
-    for (size_t i = 0; i < s->pool_k; i++)
+    double scale = fm__pow((double)p->k, -0.5);
+    for (size_t i = 0; i < p->k; i++)
         values[i] = fm__random_normal(&random) * (float)scale;
-    type->encode(values, NULL, s->pool + index * bytes, s->pool_k);
+    type->encode(values, NULL, p->rows + index * bytes, p->k);
 }
 
-static fm_status make_pool(synth *s, fm__dtype dtype, size_t k, fm_error *error) {
-    if (s->pool && s->pool_type == dtype && s->pool_k == k)
-        return FM_OK;
+static fm_status find_pool(synth *s, fm__dtype dtype, size_t k, const pool **out, fm_error *error) {
+    for (int i = 0; i < N_POOLS; i++) {
+        *out = &s->pools[i];
+        if (s->pools[i].rows && s->pools[i].type == dtype && s->pools[i].k == k)
+            return FM_OK;
+    }
     const fm__type *type = fm__type_get(dtype);
-    fm__free(s->pool);
-    fm__free(s->values);
-    s->pool_type = dtype;
-    s->pool_k = k;
-    s->pool = fm__alloc_array(POOL_ROWS, k / type->block * type->block_bytes);
-    s->values = fm__alloc_array(POOL_ROWS, k * sizeof(float));
-    if (!s->pool || !s->values)
-        return fm__error_memory(error, "pool of rows", k * POOL_ROWS * sizeof(float));
-    return fm__parallel_for(0, POOL_ROWS, encode_pool_row, s, error);
+    pool *p = &s->pools[s->next_pool];
+    s->next_pool = (s->next_pool + 1) % N_POOLS;
+    *out = p;
+    fm__free(p->rows);
+    *p = (pool){.type = dtype, .k = k, .seed = s->seed};
+    p->rows = fm__alloc_array(POOL_ROWS, k / type->block * type->block_bytes);
+    p->values = fm__alloc_array(POOL_ROWS, k * sizeof(float));
+    fm_status status = FM_OK;
+    if (!p->rows || !p->values)
+        status = fm__error_memory(error, "pool of rows", k * POOL_ROWS * sizeof(float));
+    else
+        status = fm__parallel_for(0, POOL_ROWS, encode_pool_row, p, error);
+    fm__free(p->values);
+    p->values = NULL;
+    return status;
 }
 
 /* Row r of tensor `index`: pool row r mod POOL_ROWS, rotated by blocks. */
-static void copy_row(const synth *s, size_t index, uint64_t r, uint8_t *out) {
-    const fm__type *type = fm__type_get(s->pool_type);
-    size_t blocks = s->pool_k / type->block, bytes = blocks * type->block_bytes;
-    const uint8_t *row = s->pool + (r + index * 37) % POOL_ROWS * bytes;
+static void copy_row(const pool *p, size_t index, uint64_t r, uint8_t *out) {
+    const fm__type *type = fm__type_get(p->type);
+    size_t blocks = p->k / type->block, bytes = blocks * type->block_bytes;
+    const uint8_t *row = p->rows + (r + index * 37) % POOL_ROWS * bytes;
     size_t cut = (size_t)((r / POOL_ROWS + index * 11) % blocks) * type->block_bytes;
     memcpy(out, row + cut, bytes - cut);
     memcpy(out + bytes - cut, row, cut);
@@ -342,13 +359,14 @@ static fm_status emit(void *user, size_t index, const fm__tensor_info *info, fm_
     synth *s = user;
     if (info->n_dims == 1)
         return emit_vector(s, index, info, writer, error);
-    fm_status status = make_pool(s, info->dtype, (size_t)info->dims[0], error);
+    const pool *p = NULL;
+    fm_status status = find_pool(s, info->dtype, (size_t)info->dims[0], &p, error);
     size_t row = (size_t)(info->bytes / info->dims[1]);
     size_t rows = fm__max_size(WRITE_BYTES / row, 1);
     for (uint64_t r = 0; r < info->dims[1] && status == FM_OK;) {
         size_t n = 0;
         for (; n < rows && r < info->dims[1]; n++, r++)
-            copy_row(s, index, r, s->piece + n * row);
+            copy_row(p, index, r, s->piece + n * row);
         status = fm__writer_write(writer, s->piece, n * row, error);
         if (status == FM_OK)
             status = report(s, n * row, error);
@@ -389,8 +407,8 @@ fm_status fm_lab_synth(const char *out, const char *shape_name, const char *type
         status = fm__gguf_write(out, s.out->kvs, s.out->n_kvs, s.out->tensors, s.out->n_tensors,
                                 emit, &s, error);
     fm__checkpoint_close(&s.out);
-    fm__free(s.pool);
-    fm__free(s.values);
+    for (int i = 0; i < N_POOLS; i++)
+        fm__free(s.pools[i].rows);
     fm__free(s.piece);
     return status;
 }
