@@ -138,6 +138,10 @@ static inline void interpreter_row_op(interpreter *in, const fm__tape *tape, con
                                                               &tape->tensors[op->out].layout, out))
             in->failed = true;
         break;
+    case FM__OP_GLU:
+        in->kernels.glu[op->glu](x, interpreter_row(in, tape, op->in[1], r),
+                                 tape->tensors[op->out].cols, out);
+        break;
     case FM__OP_ROPE:
         in->kernels.rope(out, op->heads, op->head_dim, op->rotary, op->rope,
                          (const float *)w->host + table,

@@ -199,6 +199,12 @@ static fm_status check_linear(const check *c) {
     return status;
 }
 
+static fm_status check_gate_function(const check *c) {
+    if (c->op->glu != FM__GLU_SILU && c->op->glu != FM__GLU_GELU)
+        return refuse(c, "unknown gate function %d", (int)c->op->glu);
+    return FM_OK;
+}
+
 static fm_status check_linear_glu(const check *c) {
     fm_status status = check_ids(c, 1, true, 2, false);
     if (status == FM_OK)
@@ -213,9 +219,23 @@ static fm_status check_linear_glu(const check *c) {
     if (gate->type->act[c->op->fast & 1] != up->type->act[c->op->fast & 1])
         return refuse(c, "gate (%s) and up (%s) need unlike activation classes", gate->type->name,
                       up->type->name);
-    if (c->op->glu != FM__GLU_SILU && c->op->glu != FM__GLU_GELU)
-        return refuse(c, "unknown gate function %d", (int)c->op->glu);
-    return check_product(c);
+    status = check_gate_function(c);
+    return status == FM_OK ? check_product(c) : status;
+}
+
+static fm_status check_glu(const check *c) {
+    fm_status status = check_ids(c, 2, true, 0, false);
+    if (status == FM_OK)
+        status = check_gate_function(c);
+    if (status != FM_OK)
+        return status;
+    const fm__tensor *out = tensor(c, c->op->out);
+    status = check_tensor_shape(c, "out", c->op->out, out->cols, FM__ACT_F32, out->rows);
+    if (status == FM_OK)
+        status = check_tensor_shape(c, "in[0]", c->op->in[0], out->cols, FM__ACT_F32, out->rows);
+    if (status == FM_OK)
+        status = check_tensor_shape(c, "in[1]", c->op->in[1], out->cols, FM__ACT_F32, out->rows);
+    return status;
 }
 
 static fm_status check_rope(const check *c) {
@@ -308,6 +328,8 @@ fm_status fm__op_check(const fm__tape *tape, uint32_t op, fm_error *error) {
         return check_linear(&c);
     case FM__OP_LINEAR_GLU:
         return check_linear_glu(&c);
+    case FM__OP_GLU:
+        return check_glu(&c);
     case FM__OP_ROPE:
         return check_rope(&c);
     case FM__OP_KV_STORE:

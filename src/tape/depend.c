@@ -11,7 +11,7 @@
    writes to the cache is another matter, see cache_conflict(). */
 static bool is_row_wise(fm__op_kind kind) {
     return kind == FM__OP_EMBED || kind == FM__OP_RMSNORM || kind == FM__OP_QUANTISE ||
-           kind == FM__OP_ROPE || kind == FM__OP_KV_STORE;
+           kind == FM__OP_GLU || kind == FM__OP_ROPE || kind == FM__OP_KV_STORE;
 }
 
 static bool memory_overlaps(const fm__tape *tape, int16_t a, int16_t b) {

@@ -77,7 +77,7 @@ static void print_weight(const fm__tape *tape, int16_t id, fm__buf *out) {
 static void print_parameters(const fm__op *op, fm__buf *out) {
     if (op->kind == FM__OP_RMSNORM)
         fm__buf_printf(out, ", group %u, eps %g", op->group, (double)op->eps);
-    if (op->kind == FM__OP_LINEAR_GLU)
+    if (op->kind == FM__OP_LINEAR_GLU || op->kind == FM__OP_GLU)
         fm__buf_printf(out, ", %s", op->glu == FM__GLU_SILU ? "silu" : "gelu");
     if (op->kind == FM__OP_ROPE)
         fm__buf_printf(out, ", %s, %u heads of %u, %u rotated",

@@ -83,6 +83,8 @@ typedef struct fm__tensor {
     X(QUANTISE, "quantise") /* out in tensor's act class = in[0] (f32) */                          \
     X(LINEAR, "linear")     /* out (R, N) = in[0] . weight[0]^T (+ bias) (+ in[1] residual) */     \
     X(LINEAR_GLU, "linear_glu") /* out (R, N) = f(in[0] . weight[0]^T) * (in[0] . weight[1]^T) */  \
+    X(GLU, "glu")   /* out = f(in[0]) * in[1]; for a gate and an up that LINEAR_GLU cannot         \
+                       take together */                                                            \
     X(ROPE, "rope") /* in place on out (R, heads*head_dim); weight[0] = cos, weight[1] = sin,      \
                        VECTOR [positions][rotary/2] */                                             \
     X(KV_STORE,                                                                                    \
@@ -115,7 +117,7 @@ typedef struct fm__op {
     /* parameters by kind */
     uint32_t group;       /* RMSNORM: columns of one group */
     float eps;            /* RMSNORM */
-    fm__glu glu;          /* LINEAR_GLU */
+    fm__glu glu;          /* LINEAR_GLU, GLU */
     fm__rope_style rope;  /* ROPE */
     uint32_t heads;       /* ROPE, ATTENTION: query heads (or key heads when rotating k) */
     uint32_t head_dim;    /* ROPE */

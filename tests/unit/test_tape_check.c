@@ -47,7 +47,7 @@ static void ops_are_described(void **state) {
     fm__op_describe(m.tape, 100000, text, sizeof text);
     assert_string_equal(text, "op 100000");
     for (int k = 0; k < FM__OP_COUNT; k++)
-        assert_true(strlen(fm__op_name((fm__op_kind)k)) > 3);
+        assert_true(strlen(fm__op_name((fm__op_kind)k)) >= 3);
     model_finish(&m);
 }
 
@@ -179,6 +179,50 @@ static void every_damage_is_named(void **state) {
     }
 }
 
+/* A gate and an up in tensors of their own: shapes, classes and the function are checked. */
+static void glu_is_checked(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t up_cols;
+        fm__glu glu;
+        fm_status status;
+    } cases[] = {{64, FM__GLU_GELU, FM_OK},
+                 {64, (fm__glu)9, FM_ERROR_ARGUMENT},
+                 {32, FM__GLU_SILU, FM_ERROR_ARGUMENT}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fixture f;
+        fixture_init(&f, 1);
+        int16_t table = fixture_gather(&f, "table", FM__F32, 9, 64);
+        int16_t narrow = fixture_gather(&f, "narrow", FM__F32, 9, 32);
+        fm__tape *tape = fixture_tape(&f, 4, 1);
+        int16_t gate =
+            fm__tape_tensor(tape, "gate", FM__ACT_F32, 64, FM__ROWS_BATCH, FM__SLOT_SCRATCH);
+        int16_t up = fm__tape_tensor(tape, "up", FM__ACT_F32, cases[i].up_cols, FM__ROWS_BATCH,
+                                     FM__SLOT_SCRATCH);
+        int16_t out =
+            fm__tape_tensor(tape, "out", FM__ACT_F32, 64, FM__ROWS_BATCH, FM__SLOT_SCRATCH);
+        fm__op *op = fm__tape_op(tape, FM__OP_EMBED, 0);
+        op->out = gate;
+        op->weight[0] = table;
+        op = fm__tape_op(tape, FM__OP_EMBED, 0);
+        op->out = up;
+        op->weight[0] = cases[i].up_cols == 64 ? table : narrow;
+        op = fm__tape_op(tape, FM__OP_GLU, 0);
+        op->in[0] = gate;
+        op->in[1] = up;
+        op->out = out;
+        op->glu = cases[i].glu;
+        fm_error error = {0};
+        assert_int_equal(fm__tape_finish(tape, &error), cases[i].status);
+        if (cases[i].status == FM_OK)
+            assert_int_equal(fm__tape_depends(tape, 1, 2), FM__DEPENDENCE_ROWS);
+        else
+            assert_non_null(strstr(error.place, "op 2: "));
+        fm__tape_destroy(&tape);
+        fixture_finish(&f);
+    }
+}
+
 static void reading_before_writing_is_refused(void **state) {
     (void)state;
     fixture f;
@@ -290,6 +334,7 @@ int main(void) {
         cmocka_unit_test(a_model_passes_and_prints),
         cmocka_unit_test(ops_are_described),
         cmocka_unit_test(every_damage_is_named),
+        cmocka_unit_test(glu_is_checked),
         cmocka_unit_test(reading_before_writing_is_refused),
         cmocka_unit_test(bounds_and_limits),
         cmocka_unit_test(failing_allocations_stick),

@@ -86,6 +86,14 @@ static void quantise(const fm__host_work *work) {
     }
 }
 
+static void glu(const fm__host_work *work) {
+    const fm__op *op = work->step->op;
+    fm__host_rows rows = own_rows(work);
+    for (uint32_t r = rows.begin; r < rows.end; r++)
+        work->kernels->glu[op->glu](float_row(work, op->in[0], r), float_row(work, op->in[1], r),
+                                    work->tape->tensors[op->out].cols, float_row(work, op->out, r));
+}
+
 static void rope(const fm__host_work *work) {
     const fm__op *op = work->step->op;
     const float *cos = vector(work, op->weight[0]), *sin = vector(work, op->weight[1]);
@@ -180,6 +188,7 @@ fm__host_op_fn *fm__host_op(fm__op_kind kind) {
         [FM__OP_QUANTISE] = quantise,
         [FM__OP_LINEAR] = fm__host_linear,
         [FM__OP_LINEAR_GLU] = fm__host_linear_glu,
+        [FM__OP_GLU] = glu,
         [FM__OP_ROPE] = rope,
         [FM__OP_KV_STORE] = kv_store,
         [FM__OP_ATTENTION] = attention,
@@ -223,6 +232,9 @@ bool fm__host_op_supports(fm__device *device, const fm__tape *tape, const fm__op
         break;
     case FM__OP_QUANTISE:
         has = kernels->quantise[tape->tensors[op->out].act] != NULL;
+        break;
+    case FM__OP_GLU:
+        has = kernels->glu[op->glu] != NULL;
         break;
     case FM__OP_ROPE:
         has = kernels->rope != NULL;
