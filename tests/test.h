@@ -11,3 +11,22 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#include <dirent.h>
+
+/* Temporary files ("NAME.xxxxxxxx.tmp") that a writer of the file `path` has left beside it. */
+static inline size_t test_leftovers(const char *path) {
+    char folder[256];
+    const char *slash = strrchr(path, '/');
+    size_t n = 0, length = strlen(slash + 1);
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    DIR *directory = opendir(folder);
+    assert_non_null(directory);
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        const char *name = entry->d_name, *end = name + strlen(name);
+        n += strncmp(name, slash + 1, length) == 0 && name[length] == '.' &&
+             strlen(name) > length + 4 && strcmp(end - 4, ".tmp") == 0;
+    }
+    closedir(directory);
+    return n;
+}

@@ -35,7 +35,7 @@ static fm_status measure(fm_engine *engine, fm_session *session, const int32_t *
     double middle = cli_now_ms();
     *prefill = (double)n_prompt * 1e3 / (middle - begin);
     *hash = cli_hash_ids(NULL, 0);
-    for (size_t i = 0; status == FM_OK && i < n_decode; i++) {
+    for (size_t i = 0; status == FM_OK && i < n_decode && !cli_interrupted(); i++) {
         int32_t id = cli_argmax(logits, vocab);
         *hash = *hash * UINT64_C(0x100000001b3) ^ (uint32_t)id;
         status = fm_session_decode(session, id, &logits, error);
@@ -107,12 +107,14 @@ int cli_bench(const cli_args *given) {
     if (status == FM_OK)
         status = measure(engine, session, prompt, n_prompt, n_decode, &ignored_prefill,
                          &ignored_decode, &s.hash, &error);
-    for (uint32_t r = 0; status == FM_OK && r < args.repeats; r++)
+    for (uint32_t r = 0; status == FM_OK && r < args.repeats && !cli_interrupted(); r++)
         status = measure(engine, session, prompt, n_prompt, n_decode, &s.prefill[r], &s.decode[r],
                          &s.hash, &error);
     if (status == FM_OK)
         status = fm_machine_device(machine, 0, &device, &error);
-    if (status != FM_OK) {
+    if (cli_interrupted()) {
+        code = CLI_INTERRUPTED;
+    } else if (status != FM_OK) {
         code = cli_fail(&error);
     } else {
         fm_engine_get_info(engine, &info);

@@ -134,10 +134,6 @@ char *cli_read_file(const char *path, size_t *bytes) {
 }
 
 char *cli_input(const cli_args *args, size_t *bytes) {
-    if (args->prompt != NULL && args->file != NULL) {
-        cli_fail_text("-p and -f exclude each other");
-        return NULL;
-    }
     if (args->prompt == NULL)
         return cli_read_file(args->file != NULL ? args->file : "-", bytes);
     *bytes = strlen(args->prompt);

@@ -69,38 +69,43 @@ static void print_overview(FILE *to) {
             fm_version());
 }
 
-int main(int argc, char **argv) {
-    if (argc < 2) {
+static int run_command(const cli_command *command, int argc, char **argv) {
+    cli_args args;
+    bool help = false;
+    cli_set_name(command->name);
+    if (!cli_parse(command, argc, argv, &args, &help))
+        return CLI_USAGE;
+    if (!help)
+        return command->run(&args);
+    cli_help(command);
+    return CLI_OK;
+}
+
+static int dispatch(int argc, char **argv) {
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (word == NULL) {
         print_overview(stderr);
         return CLI_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
         print_overview(stdout);
         return CLI_OK;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(word, "--version") == 0) {
         printf("fusionml %s\n", fm_version());
         return CLI_OK;
     }
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) != 0)
-            continue;
-        cli_set_name(commands[i].name);
-        cli_args args;
-        bool help = false;
-        if (!cli_parse(&commands[i], argc - 2, argv + 2, &args, &help))
-            return CLI_USAGE;
-        if (help) {
-            cli_help(&commands[i]);
-            return CLI_OK;
-        }
-        int code = commands[i].run(&args);
-        if (fflush(stdout) != 0 || ferror(stdout))
-            return cli_fail_text("stdout: write failed");
-        return code;
-    }
-    fprintf(stderr, "fusionml: no command \"%s\"\n\n", argv[1]);
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(word, commands[i].name) == 0)
+            return run_command(&commands[i], argc - 2, argv + 2);
+    fprintf(stderr, "fusionml: no command \"%s\"\n\n", word);
     print_overview(stderr);
     return CLI_USAGE;
+}
+
+int main(int argc, char **argv) {
+    int code = dispatch(argc, argv);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return cli_fail_text("stdout: write failed");
+    return code;
 }

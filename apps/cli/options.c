@@ -45,7 +45,7 @@ static const option options[] = {
      AT(repeat_penalty), 0, 1e-6, 1e6},
     {"repeat-last-n", NULL, U32, "N", "tokens that count as repeated (default 64)",
      AT(repeat_last_n), 0, 0, INT_MAX},
-    {"seed", "-s", U64, "N", "seed of sampling (default: from the clock, printed)", AT(seed),
+    {"seed", "-s", U64, "N", "seed (run: default from the clock, printed; synth: 0)", AT(seed),
      AT(seed_set), 0, 0},
     {"stop", NULL, TEXTS, "TEXT", "end the answer before TEXT (may be repeated)", AT(stops), 0, 0,
      0},
@@ -106,7 +106,7 @@ static const option *find(const char *word, const char **value) {
 static bool bad_value(const cli_command *command, const option *o, const char *text) {
     fprintf(stderr, "fusionml %s: --%s: \"%s\" is not ", command->name, o->name, text);
     if (o->kind == U64)
-        fprintf(stderr, "a whole number\n");
+        fprintf(stderr, "a whole number from 0 to %lld\n", (long long)INT64_MAX);
     else
         fprintf(stderr, "a%s number from %g to %g\n", o->kind == U32 ? " whole" : "", o->least,
                 o->most);
@@ -137,6 +137,8 @@ static bool store(const cli_command *command, const option *o, const char *text,
         if (errno != 0 || end == text || *end != '\0' || strchr(text, '-') != NULL)
             return bad_value(command, o, text);
         if (o->kind == U64) {
+            if (v > INT64_MAX) /* JSON readers keep no more */
+                return bad_value(command, o, text);
             *(uint64_t *)field = v;
             break;
         }

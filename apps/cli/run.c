@@ -73,7 +73,8 @@ static fm_status open_all(answer *a, fm_class numeric_class, fm_error *error) {
     size_t stop_bytes[CLI_MAX_STOPS];
     for (uint32_t i = 0; i < args->n_stops; i++)
         stop_bytes[i] = strlen(args->stops[i]);
-    a->seed = args->seed_set ? args->seed : (uint64_t)time(NULL) ^ ((uint64_t)getpid() << 32);
+    a->seed = args->seed_set ? args->seed
+                             : ((uint64_t)time(NULL) ^ ((uint64_t)getpid() << 32)) & INT64_MAX;
     sampling.temperature = (float)args->temperature;
     sampling.top_k = args->top_k;
     sampling.top_p = (float)args->top_p;
@@ -222,7 +223,7 @@ static int print_json(const answer *a) {
     json_object_set_new(root, "ids", json_ids(a->ids, a->n));
     json_object_set_new(root, "text", json_stringn(a->text != NULL ? a->text : "", a->text_bytes));
     json_object_set_new(root, "finish", json_string(a->reason));
-    json_object_set_new(root, "seed", json_integer((json_int_t)(a->seed & INT64_MAX)));
+    json_object_set_new(root, "seed", json_integer((json_int_t)a->seed));
     json_object_set_new(root, "timings", timings);
     json_object_set_new(root, "hash", json_string(hash));
     char *text = json_dumps(root, JSON_COMPACT);
@@ -244,6 +245,10 @@ int cli_run(const cli_args *args) {
         cli_fail_text("--class: \"%s\" is neither exact nor fast", args->numeric_class);
         return CLI_USAGE;
     }
+    if (args->prompt != NULL && args->file != NULL) {
+        cli_fail_text("-p and -f exclude each other");
+        return CLI_USAGE;
+    }
     if ((a.prompt = cli_input(args, &a.prompt_bytes)) == NULL)
         return CLI_FAILED;
     fm_status status = open_all(&a, numeric_class, &error);
@@ -255,7 +260,10 @@ int cli_run(const cli_args *args) {
     }
     if (status == FM_OK) {
         double begin = cli_now_ms();
-        status = fm_session_prefill(a.session, a.prompt_ids, a.n_prompt, &logits, &error);
+        if (cli_interrupted())
+            status = FM_ERROR_CANCELLED; /* between loading and here, no run could be cancelled */
+        else
+            status = fm_session_prefill(a.session, a.prompt_ids, a.n_prompt, &logits, &error);
         a.prompt_ms = cli_now_ms() - begin;
         if (status == FM_ERROR_CANCELLED && cli_interrupted()) {
             a.reason = "interrupted";

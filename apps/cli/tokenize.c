@@ -22,6 +22,10 @@ int cli_tokenize(const cli_args *args) {
         cli_fail_text("-m MODEL is needed");
         return CLI_USAGE;
     }
+    if (args->prompt != NULL && args->file != NULL) {
+        cli_fail_text("-p and -f exclude each other");
+        return CLI_USAGE;
+    }
     char *text = cli_input(args, &bytes);
     if (text == NULL)
         return CLI_FAILED;

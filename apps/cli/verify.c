@@ -122,9 +122,11 @@ static fm_status compare_logits(subject *s, const int32_t *ids, size_t n, const 
             const float *row = want + i * vocab;
             for (size_t j = 0; j < vocab; j++) {
                 double d = fabs((double)got[j] - (double)row[j]);
-                v->sum_difference += d;
-                if (!(d <= v->max_difference)) /* a NaN counts as the largest */
+                if (!isfinite(d)) /* neither side may be infinite or NaN: the worst difference */
+                    d = INFINITY;
+                if (d > v->max_difference)
                     v->max_difference = d;
+                v->sum_difference += d;
             }
             v->values += vocab;
             v->rows++;
@@ -170,18 +172,22 @@ static int verify_folder(subject *s, const char *folder, verdict *v) {
     if (expected == NULL || !read_ids(expected, "input_ids", path, &ids, &n) ||
         !read_ids(expected, "greedy", path, &greedy, &n_greedy))
         goto done;
+    if (n == 0 || n_greedy == 0) {
+        cli_fail_text("%s: without input ids or greedy tokens there is nothing to compare", path);
+        goto done;
+    }
     snprintf(path, sizeof path, "%s/logits.npy", folder);
     if ((want = npy_read(path, &rows, &cols)) == NULL)
         goto done;
     fm_status status = open_subject(s, folder, &error);
-    if (status == FM_OK && (rows != n || n == 0 || cols != fm_engine_vocab_size(s->engine))) {
+    if (status == FM_OK && (rows != n || cols != fm_engine_vocab_size(s->engine))) {
         cli_fail_text("%s: %zu x %zu logits, but %zu input ids and a vocabulary of %u", path, rows,
                       cols, n, fm_engine_vocab_size(s->engine));
         goto done;
     }
     if (status == FM_OK)
         status = compare_logits(s, ids, n, want, cols, v, &error);
-    if (status == FM_OK && n_greedy > 0) {
+    if (status == FM_OK) {
         const float *last = fm_batch_output(s->batch, (uint32_t)((n - 1) % ROWS));
         status = compare_greedy(s, last, greedy, n_greedy, v, &error);
     }

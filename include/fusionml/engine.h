@@ -131,7 +131,7 @@ FM_API fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_p
    full; the message carries both numbers), NUMERIC (names the op and row), DEVICE, CANCELLED. */
 FM_API fm_status fm_engine_run(fm_engine *engine, fm_batch *batch, fm_error *error);
 
-/* Asks a run in progress to stop at the next chunk; safe from a signal handler or another thread.
+/* Asks a run in progress to stop at the next op; safe from a signal handler or another thread.
    The run returns CANCELLED. The request is cleared when the next run begins. */
 FM_API void fm_engine_cancel(fm_engine *engine);
 

@@ -54,8 +54,8 @@ FM_API fm_status fm_session_decode(fm_session *session, int32_t token, const flo
                                    fm_error *error);
 
 /* Tokens and state to a file, and back into an empty session of an engine with the same model hash
-   and numeric class. Errors: IO, FORMAT, STATE (session not empty, other model; the message says
-   which). */
+   and numeric class. Errors: IO, FORMAT, LIMIT, STATE (session not empty, other model; the message
+   says which). */
 FM_API fm_status fm_session_save(const fm_session *session, const char *path, fm_error *error);
 FM_API fm_status fm_session_restore(fm_session *session, const char *path, fm_error *error);
 

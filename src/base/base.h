@@ -256,8 +256,9 @@ bool fm__path_exists(const char *path);
 /* "dir/name" into out; false if it does not fit. */
 bool fm__path_join(const char *directory, const char *name, char *out, size_t capacity);
 
-/* A file that appears under its name only when it is complete: writes to "path.tmp", then renames.
- */
+/* A file that appears under its name only when it is complete: writes to a new file beside it
+   ("path.12345678.tmp"), then renames. What is at path must be a regular file, a link to one, or
+   nothing. */
 typedef struct fm__writer fm__writer;
 fm_status fm__writer_open(fm__writer **out, const char *path, fm_error *error);
 fm_status fm__writer_write(fm__writer *writer, const void *data, size_t bytes, fm_error *error);

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -182,26 +183,64 @@ struct fm__writer {
     char buffer[WRITER_BYTES];
 };
 
+/* The file that `path` means: a link is followed, so that it stays a link; what is there must be a
+   regular file, since it will be replaced. *resolved is malloc'ed, or NULL where nothing is there.
+ */
+static fm_status writer_target(const char *path, char **resolved, fm_error *error) {
+    struct stat info;
+    *resolved = NULL;
+    if (stat(path, &info) != 0)
+        return FM_OK;
+    if (!S_ISREG(info.st_mode))
+        return fm__error(error, FM_ERROR_IO, path, "is there and is not a regular file");
+    *resolved = realpath(path, NULL);
+    return *resolved ? FM_OK : io_error(error, path, "cannot be found", errno);
+}
+
+/* A new file of a name that nobody else has: never opens what is already there. */
+static int create_temporary(fm__writer *writer, size_t capacity) {
+    int fd = -1;
+    for (int tries = 0; tries < 16; tries++) {
+        uint32_t number;
+        if (getentropy(&number, sizeof number) != 0)
+            number = (uint32_t)fm__now_ns() ^ (uint32_t)getpid();
+        snprintf(writer->temporary, capacity, "%s.%08x.tmp", writer->path, number);
+        fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd >= 0 || errno != EEXIST)
+            break;
+    }
+    return fd;
+}
+
 fm_status fm__writer_open(fm__writer **out, const char *path, fm_error *error) {
-    size_t length = strlen(path), need = sizeof(fm__writer) + 2 * length + 6;
+    char *resolved;
+    fm_status status = writer_target(path, &resolved, error);
+    if (status != FM_OK)
+        return status;
+    const char *target = resolved ? resolved : path;
+    size_t length = strlen(target), suffix = sizeof ".12345678.tmp";
+    size_t need = sizeof(fm__writer) + length + 1 + length + suffix;
     fm__writer *writer = fm__alloc(need);
-    if (!writer)
-        return fm__error_memory(error, path, need);
+    if (!writer) {
+        status = fm__error_memory(error, path, need);
+        goto done;
+    }
     writer->path = (char *)writer + sizeof *writer;
     writer->temporary = writer->path + length + 1;
     writer->offset = 0;
     writer->used = 0;
     writer->failed = FM_OK;
-    memcpy(writer->path, path, length + 1);
-    snprintf(writer->temporary, length + 5, "%s.tmp", path);
-    writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    memcpy(writer->path, target, length + 1);
+    writer->fd = create_temporary(writer, length + suffix);
     if (writer->fd < 0) {
-        fm_status status = io_error(error, writer->temporary, "cannot be created", errno);
+        status = io_error(error, writer->temporary, "cannot be created", errno);
         fm__free(writer);
-        return status;
+        goto done;
     }
     *out = writer;
-    return FM_OK;
+done:
+    free(resolved);
+    return status;
 }
 
 static fm_status write_through(fm__writer *writer, const char *data, size_t bytes,

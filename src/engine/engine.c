@@ -434,5 +434,5 @@ fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_placemen
 }
 
 void fm_engine_cancel(fm_engine *engine) {
-    atomic_store(&engine->cancel, 1);
+    atomic_store(&engine->run_status.cancel, 1);
 }

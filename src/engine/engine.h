@@ -56,9 +56,8 @@ typedef struct fm__bucket {
 struct fm_engine {
     fm_machine *machine;
     fm__model *model;
-    fm_tokenizer *tokenizer; /* NULL: the file has none */
-    pthread_mutex_t lock;    /* of everything below, and of all sessions' state */
-    atomic_int cancel;
+    fm_tokenizer *tokenizer;             /* NULL: the file has none */
+    pthread_mutex_t lock;                /* of everything below, and of all sessions' state */
     fm__bucket buckets[FM__MAX_BUCKETS]; /* ascending max_rows */
     uint32_t n_bucket;
     uint32_t chunk_rows, max_outputs; /* of one tape run */

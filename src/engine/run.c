@@ -161,6 +161,11 @@ static void copy_output(const fm_engine *engine, const fm__tape *tape, fm_output
            (size_t)t->cols * sizeof(float));
 }
 
+static fm_status cancelled(const fm__rows_view *rows, uint32_t done, fm_error *error) {
+    return fm__error(error, FM_ERROR_CANCELLED, "run", "cancelled after %u of %u rows", done,
+                     rows->n_row);
+}
+
 /* Runs rows [begin, begin + n) and copies their outputs behind the first n_done ones. */
 static fm_status run_chunk(fm_engine *engine, const fm__rows_view *rows, uint32_t begin, uint32_t n,
                            uint32_t *n_done, fm_error *error) {
@@ -190,6 +195,8 @@ static fm_status run_chunk(fm_engine *engine, const fm__rows_view *rows, uint32_
     if (status == FM_OK)
         status = fm__exec_wait(bucket->exec, point, &engine->run, error);
     engine->run.batch = NULL;
+    if (status == FM_OK && atomic_load(&engine->run_status.cancel)) /* ops may have been left out */
+        status = cancelled(rows, begin, error);
     for (uint32_t i = 0; i < view.n_output && status == FM_OK; i++) {
         copy_output(engine, bucket->tape, wanted(rows, begin + engine->output_row[i]), i,
                     rows->out + *n_done * rows->out_stride);
@@ -219,14 +226,14 @@ static fm_status check_entries(const fm__rows_view *rows, fm_error *error) {
                              e->session->length, e->base);
         if (e->count > e->session->context_length - e->base)
             return fm__error(error, FM_ERROR_LIMIT, "context",
-                             "%u tokens and %u more, the session's context is %u", e->base,
-                             e->count, e->session->context_length);
+                             "%u tokens are needed (%u held, %u new), the session's context is %u",
+                             e->base + e->count, e->base, e->count, e->session->context_length);
     }
     return FM_OK;
 }
 
 fm_status fm__engine_run_rows(fm_engine *engine, const fm__rows_view *rows, fm_error *error) {
-    atomic_store(&engine->cancel, 0);
+    atomic_store(&engine->run_status.cancel, 0);
     fm_status status = check_entries(rows, error);
     if (status == FM_OK)
         status = take_pages(engine, rows, error);
@@ -234,11 +241,6 @@ fm_status fm__engine_run_rows(fm_engine *engine, const fm__rows_view *rows, fm_e
         return status;
     uint32_t done = 0;
     for (uint32_t begin = 0; begin < rows->n_row && status == FM_OK;) {
-        if (atomic_load(&engine->cancel)) {
-            status = fm__error(error, FM_ERROR_CANCELLED, "run", "cancelled after %u of %u rows",
-                               begin, rows->n_row);
-            break;
-        }
         uint32_t n = chunk_length(engine, rows, begin);
         status = run_chunk(engine, rows, begin, n, &done, error);
         if (status != FM_OK && begin > 0) { /* the message counts rows of the chunk */

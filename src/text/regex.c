@@ -63,7 +63,9 @@ fm_status fm__regex_compile_native(fm__regex **out, fm__str pattern, const char 
     if (!regex->code) {
         char message[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-        status = code == PCRE2_ERROR_NOMEMORY ? FM_ERROR_MEMORY : FM_ERROR_UNSUPPORTED;
+        status = code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_HEAP_FAILED
+                     ? FM_ERROR_MEMORY
+                     : FM_ERROR_UNSUPPORTED;
         fm__error(error, status, place, "the pattern \"%.*s\" is not understood at %zu: %s",
                   (int)fm__min_size(pattern.bytes, 120), pattern.data, (size_t)offset, message);
         goto done;

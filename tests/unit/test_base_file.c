@@ -4,21 +4,19 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base.h"
 
-static char folder[64], path[128], temporary[140];
+static char folder[64], path[128];
 
 static int make_folder(void **state) {
     (void)state;
     strcpy(folder, "/tmp/fm_test_XXXXXX");
     if (!mkdtemp(folder))
         return -1;
-    return fm__path_join(folder, "file", path, sizeof path) &&
-                   snprintf(temporary, sizeof temporary, "%s.tmp", path) > 0
-               ? 0
-               : -1;
+    return fm__path_join(folder, "file", path, sizeof path) ? 0 : -1;
 }
 
 static int remove_folder(void **state) {
@@ -53,10 +51,10 @@ static void test_writer(void **state) {
         offset += n;
         assert_int_equal(fm__writer_offset(writer), offset);
     }
-    assert_true(fm__path_exists(temporary) && !fm__path_exists(path));
+    assert_true(test_leftovers(path) == 1 && !fm__path_exists(path));
     assert_int_equal(fm__writer_commit(&writer, &error), FM_OK);
     assert_null(writer);
-    assert_true(!fm__path_exists(temporary) && fm__path_exists(path));
+    assert_true(test_leftovers(path) == 0 && fm__path_exists(path));
     fm__mapping mapping;
     assert_int_equal(fm__mapping_open(&mapping, path, &error), FM_OK);
     assert_int_equal(mapping.bytes, sizeof want);
@@ -82,7 +80,7 @@ static void test_writer_abort(void **state) {
     assert_null(writer);
     fm__writer_abort(&writer);
     fm__writer_abort(NULL);
-    assert_false(fm__path_exists(temporary));
+    assert_int_equal(test_leftovers(path), 0);
     char *data;
     size_t bytes;
     assert_int_equal(fm__file_read(path, 100, &data, &bytes, NULL), FM_OK);
@@ -118,13 +116,13 @@ static void test_writer_disk_full(void **state) {
         late = fm__writer_commit(&second, NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(written, FM_ERROR_IO);
-    assert_non_null(strstr(error.place, "file.tmp"));
+    assert_non_null(strstr(error.place, ".tmp"));
     assert_int_equal(again, FM_ERROR_IO);
     assert_int_equal(committed, FM_ERROR_IO);
     assert_int_equal(late, FM_ERROR_IO);
     assert_null(writer);
     assert_null(second);
-    assert_false(fm__path_exists(temporary));
+    assert_int_equal(test_leftovers(path), 0);
     char *data;
     size_t bytes;
     assert_int_equal(fm__file_read(path, 100, &data, &bytes, NULL), FM_OK);
@@ -138,11 +136,56 @@ static void test_writer_no_folder(void **state) {
     fm_error error;
     assert_int_equal(fm__writer_open(&writer, "/nonexistent/x", &error), FM_ERROR_IO);
     assert_null(writer);
-    assert_string_equal(error.place, "/nonexistent/x.tmp");
+    assert_int_equal(strncmp(error.place, "/nonexistent/x.", 15), 0);
     fm__alloc_fail_after(1);
     assert_int_equal(fm__writer_open(&writer, path, &error), FM_ERROR_MEMORY);
     fm__alloc_fail_after(0);
-    assert_false(fm__path_exists(temporary));
+    assert_int_equal(test_leftovers(path), 0);
+}
+
+static char *content(const char *file) {
+    char *data = NULL;
+    size_t bytes;
+    assert_int_equal(fm__file_read(file, 100, &data, &bytes, NULL), FM_OK);
+    return data;
+}
+
+/* What is there already is kept: a file that has a temporary's name, a link as a link, and all that
+   is not a regular file. */
+static void test_writer_target(void **state) {
+    (void)state;
+    fm__writer *writer = NULL;
+    fm_error error;
+    char bystander[140], link_path[140], fifo[140];
+    struct stat info;
+    snprintf(bystander, sizeof bystander, "%s.tmp", path);
+    snprintf(link_path, sizeof link_path, "%s/link", folder);
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    put("old", 3);
+    assert_int_equal(symlink(path, bystander), 0);
+    assert_int_equal(symlink("file", link_path), 0);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+
+    assert_int_equal(fm__writer_open(&writer, link_path, &error), FM_OK);
+    assert_int_equal(fm__writer_write(writer, "new", 3, &error), FM_OK);
+    char *data = content(path);
+    assert_string_equal(data, "old"); /* not truncated through the link with a temporary's name */
+    fm__free(data);
+    assert_int_equal(fm__writer_commit(&writer, &error), FM_OK);
+    assert_int_equal(lstat(link_path, &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    data = content(path);
+    assert_string_equal(data, "new");
+    fm__free(data);
+
+    assert_int_equal(fm__writer_open(&writer, fifo, &error), FM_ERROR_IO);
+    assert_non_null(strstr(error.message, "regular"));
+    assert_int_equal(fm__writer_open(&writer, folder, &error), FM_ERROR_IO);
+    assert_int_equal(fm__writer_open(&writer, "/dev/null", &error), FM_ERROR_IO);
+    assert_null(writer);
+    unlink(fifo);
+    unlink(link_path);
+    unlink(bystander);
 }
 
 static void test_read(void **state) {
@@ -207,6 +250,7 @@ int main(void) {
         cmocka_unit_test(test_writer_abort),
         cmocka_unit_test(test_writer_disk_full),
         cmocka_unit_test(test_writer_no_folder),
+        cmocka_unit_test(test_writer_target),
         cmocka_unit_test(test_read),
         cmocka_unit_test(test_paths),
     };

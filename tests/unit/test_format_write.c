@@ -43,7 +43,7 @@ static void check_equal_kv(const fm__kv *a, const fm__kv *b) {
 
 static void test_round_trip(void **state) {
     (void)state;
-    char folder[64], path[512], temporary[600];
+    char folder[64], path[512];
     fm__buf b = {0};
     fm__checkpoint *from = NULL, *back = NULL;
     fm_error error;
@@ -74,8 +74,7 @@ static void test_round_trip(void **state) {
             assert_int_equal(y->data[j], (uint8_t)(i * 50 + j));
     }
     assert_int_equal(back->files[0].bytes % 32, 0);
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    assert_false(fm__path_exists(temporary));
+    assert_int_equal(test_leftovers(path), 0);
     fm__checkpoint_close(&from);
     fm__checkpoint_close(&back);
     fm__buf_finish(&b);
@@ -108,17 +107,16 @@ static void test_keys_of_the_file(void **state) {
 
 static void expect_not_written(const fm__kv *kvs, size_t n_kvs, const fm__tensor_info *tensors,
                                size_t n_tensors, source *from, fm_status wanted, const char *text) {
-    char folder[64], path[512], temporary[600];
+    char folder[64], path[512];
     fm_error error = {0};
     make_folder(folder);
     assert_true(fm__path_join(folder, "out.gguf", path, sizeof path));
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
     assert_int_equal(fm__gguf_write(path, kvs, n_kvs, tensors, n_tensors, emit, from, &error),
                      wanted);
     if (!strstr(error.message, text))
         fail_msg("\"%s\" lacks \"%s\"", error.message, text);
     assert_false(fm__path_exists(path));
-    assert_false(fm__path_exists(temporary));
+    assert_int_equal(test_leftovers(path), 0);
     remove_folder(folder);
 }
 

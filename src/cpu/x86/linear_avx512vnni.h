@@ -63,7 +63,7 @@ FM__INLINE void fm__vnni_unpack(const fm__shape shape, const uint8_t *chunk, __m
         }
         chunk += 256;
     }
-    /* 0xEA: a | (b & c) is 0xF8 with (a, b, c) in this order. */
+    /* truth table 0xF8: a | (b & c) */
     if (shape.bits == 3 || shape.bits == 5) {
         const int at = shape.bits - 1;
         const __m512i bit = _mm512_set1_epi8((char)(1 << at));
@@ -339,83 +339,102 @@ FM__INLINE void fm__vnni_tile_any(const fm__shape shape, const bool direct, cons
 
 /* ---- many tokens ---- */
 
+/* The side data of one segment of one row. */
+FM__INLINE void fm__vnni_side(const fm__shape shape, const uint8_t *row,
+                              const fm__act_layout *layout, uint32_t segment, uint8_t *side) {
+    if (shape.block == 32)
+        fm__vnni_side32(shape, row, layout, segment, side);
+    else
+        fm__vnni_side256(shape, row, layout, segment, side);
+}
+
+/* Codes and pairs of the tile's segment into scratch; tile->codes and tile->pairs then point there.
+ */
+FM__INLINE void fm__vnni_unpack_segment(const fm__shape shape, fm__vnni_tile *tile, uint8_t *codes,
+                                        uint8_t *pairs) {
+    for (uint32_t c = 0; c < tile->chunks; c++) {
+        __m512i w[8];
+        fm__vnni_unpack(shape, tile->codes + c * (size_t)(64 * shape.bits), tile->table, w);
+        FM__UNROLL for (int v = 0; v < 8; v++)
+            _mm512_store_si512(codes + c * (size_t)512 + 64 * (size_t)v, w[v]);
+    }
+    tile->codes = codes;
+    tile->pairs = pairs;
+    if (shape.block == 32)
+        return;
+    const size_t n_pairs = (size_t)fm__shape_pairs(shape);
+    for (uint32_t b = 0; b < tile->chunks / 8; b++)
+        for (size_t i = 0; i < n_pairs; i++)
+            _mm512_store_si512(
+                pairs + 64 * (b * n_pairs + i),
+                fm__vnni_pairs(shape, tile->sub + b * fm__shape_sub_bytes(shape), (int)i));
+}
+
+/* Where a segment of a panel and of the activations lies. */
+FM__INLINE fm__vnni_tile fm__vnni_tile_at(const fm__shape shape, const fm__linear_args *args,
+                                          uint32_t panel, uint32_t k0, __m512i table) {
+    const fm__panel_layout *layout = &args->layout;
+    const uint8_t *base = args->panels + (size_t)panel * layout->stride;
+    const size_t block0 = k0 / (uint32_t)shape.block;
+    return (fm__vnni_tile){
+        .codes = base + layout->codes + k0 / FM__CHUNK * (size_t)(64 * shape.bits),
+        .sub = base + layout->sub + block0 * layout->sub_bytes,
+        .d = base + layout->d + block0 * layout->d_bytes,
+        .m = base + layout->m + block0 * 32,
+        .stride = layout->stride,
+        .act = args->act + args->act_layout.values + k0,
+        .act_d = args->act + args->act_layout.d + block0 * 4,
+        .act_stride = args->act_layout.stride,
+        .chunks = (args->k - k0 < FM__SEGMENT ? args->k - k0 : FM__SEGMENT) / FM__CHUNK,
+        .table = table,
+    };
+}
+
+/* `tokens` tokens from the tile's first on, which is the call's token t; then moves on. */
+FM__INLINE void fm__vnni_advance(const fm__shape shape, const int tokens,
+                                 const fm__linear_args *args, uint32_t panel, bool first,
+                                 fm__vnni_tile *tile, uint32_t *t) {
+    float *out = args->out + (size_t)*t * args->out_stride + (size_t)panel * FM__PANEL_ROWS;
+    __m512 acc[FM__VNNI_TILE];
+    fm__avx512_fetch_rows(out, args->out_stride, tokens);
+    fm__vnni_tile_any(shape, false, 1, tokens, tile, acc);
+    fm__avx512_store_rows(out, args->out_stride, tokens, fm__avx512_row_mask(args->n, panel), first,
+                          acc);
+    tile->act += (size_t)tokens * tile->act_stride;
+    tile->act_d += (size_t)tokens * tile->act_stride;
+    tile->side += (size_t)tokens * tile->side_stride;
+    *t += (uint32_t)tokens;
+}
+
 /* Panel outside, tokens inside: a segment of a panel is unpacked once for a block of tokens. */
 FM__INLINE void fm__vnni_many(const fm__shape shape, const fm__linear_args *args) {
     uint8_t *const codes = args->scratch;
     uint8_t *const pairs = codes + (size_t)FM__SEGMENT * FM__PANEL_ROWS;
     uint8_t *const sides = pairs + (size_t)(4 * 8 * 64);
-    const fm__panel_layout *layout = &args->layout;
     const __m512i table = fm__vnni_table(shape, args->type);
-    const int n_pairs = fm__shape_pairs(shape);
     const uint32_t end = fm__avx512_panel_end(args);
+    const size_t act_stride = args->act_layout.stride;
     for (uint32_t t0 = 0; t0 < args->tokens; t0 += FM__VNNI_TOKENS) {
         const uint32_t t1 =
             args->tokens - t0 < FM__VNNI_TOKENS ? args->tokens : t0 + FM__VNNI_TOKENS;
         for (uint32_t k0 = 0; k0 < args->k; k0 += FM__SEGMENT) {
-            const uint32_t segment = k0 / FM__SEGMENT;
-            const uint32_t chunks =
-                (args->k - k0 < FM__SEGMENT ? args->k - k0 : FM__SEGMENT) / FM__CHUNK;
-            for (uint32_t t = t0; t < t1; t++) {
-                const uint8_t *row = args->act + (size_t)t * args->act_layout.stride;
-                uint8_t *side = sides + (size_t)(t - t0) * FM__VNNI_SIDE;
-                if (shape.block == 32)
-                    fm__vnni_side32(shape, row, &args->act_layout, segment, side);
-                else
-                    fm__vnni_side256(shape, row, &args->act_layout, segment, side);
-            }
+            for (uint32_t t = t0; t < t1; t++)
+                fm__vnni_side(shape, args->act + (size_t)t * act_stride, &args->act_layout,
+                              k0 / FM__SEGMENT, sides + (size_t)(t - t0) * FM__VNNI_SIDE);
             for (uint32_t panel = args->panel_begin; panel < end; panel++) {
-                const uint8_t *base = args->panels + (size_t)panel * layout->stride;
-                const size_t chunk0 = k0 / FM__CHUNK, block0 = k0 / (uint32_t)shape.block;
-                for (uint32_t c = 0; c < chunks; c++) {
-                    __m512i w[8];
-                    fm__vnni_unpack(shape,
-                                    base + layout->codes + (chunk0 + c) * (size_t)(64 * shape.bits),
-                                    table, w);
-                    FM__UNROLL for (int v = 0; v < 8; v++)
-                        _mm512_store_si512(codes + (size_t)c * 512 + 64 * (size_t)v, w[v]);
-                }
-                fm__vnni_tile tile = {
-                    .codes = codes,
-                    .sub = base + layout->sub + block0 * layout->sub_bytes,
-                    .d = base + layout->d + block0 * layout->d_bytes,
-                    .m = base + layout->m + block0 * 32,
-                    .pairs = pairs,
-                    .act_stride = args->act_layout.stride,
-                    .side_stride = FM__VNNI_SIDE,
-                    .chunks = chunks,
-                };
-                if (shape.block == 256)
-                    for (uint32_t b = 0; b < chunks / 8; b++)
-                        for (int i = 0; i < n_pairs; i++)
-                            _mm512_store_si512(
-                                pairs + 64 * ((size_t)b * (size_t)n_pairs + (size_t)i),
-                                fm__vnni_pairs(shape, tile.sub + b * layout->sub_bytes, i));
-                const __mmask16 rows = fm__avx512_row_mask(args->n, panel);
-                for (uint32_t t = t0; t < t1;) {
-                    const uint8_t *row = args->act + (size_t)t * args->act_layout.stride;
-                    float *out =
-                        args->out + (size_t)t * args->out_stride + (size_t)panel * FM__PANEL_ROWS;
-                    tile.act = row + args->act_layout.values + k0;
-                    tile.act_d = row + args->act_layout.d + block0 * 4;
-                    tile.side = sides + (size_t)(t - t0) * FM__VNNI_SIDE;
-                    __m512 acc[FM__VNNI_TILE];
-                    fm__avx512_fetch_rows(out, args->out_stride,
-                                          t1 - t < FM__VNNI_TILE ? (int)(t1 - t) : FM__VNNI_TILE);
-                    if (t1 - t >= FM__VNNI_TILE) {
-                        fm__vnni_tile_any(shape, false, 1, FM__VNNI_TILE, &tile, acc);
-                        fm__avx512_store_rows(out, args->out_stride, FM__VNNI_TILE, rows, k0 == 0,
-                                              acc);
-                        t += FM__VNNI_TILE;
-                    } else if (t1 - t >= 4) {
-                        fm__vnni_tile_any(shape, false, 1, 4, &tile, acc);
-                        fm__avx512_store_rows(out, args->out_stride, 4, rows, k0 == 0, acc);
-                        t += 4;
-                    } else {
-                        fm__vnni_tile_any(shape, false, 1, 1, &tile, acc);
-                        fm__avx512_store_rows(out, args->out_stride, 1, rows, k0 == 0, acc);
-                        t += 1;
-                    }
-                }
+                fm__vnni_tile tile = fm__vnni_tile_at(shape, args, panel, k0, table);
+                fm__vnni_unpack_segment(shape, &tile, codes, pairs);
+                tile.act += (size_t)t0 * act_stride;
+                tile.act_d += (size_t)t0 * act_stride;
+                tile.side = sides;
+                tile.side_stride = FM__VNNI_SIDE;
+                uint32_t t = t0;
+                while (t1 - t >= FM__VNNI_TILE)
+                    fm__vnni_advance(shape, FM__VNNI_TILE, args, panel, k0 == 0, &tile, &t);
+                while (t1 - t >= 4)
+                    fm__vnni_advance(shape, 4, args, panel, k0 == 0, &tile, &t);
+                while (t < t1)
+                    fm__vnni_advance(shape, 1, args, panel, k0 == 0, &tile, &t);
             }
         }
     }
@@ -426,26 +445,11 @@ FM__INLINE void fm__vnni_many(const fm__shape shape, const fm__linear_args *args
 /* `panels` neighbours side by side: their streams draw more bandwidth than one. */
 FM__INLINE void fm__vnni_few_panels(const fm__shape shape, const int panels, const int tokens,
                                     const fm__linear_args *args, uint32_t panel, __m512i table) {
-    const fm__panel_layout *layout = &args->layout;
-    const uint8_t *base = args->panels + (size_t)panel * layout->stride;
     const uint32_t segments = (args->k + FM__SEGMENT - 1) / FM__SEGMENT;
     for (uint32_t s = 0; s < segments; s++) {
-        const uint32_t k0 = s * FM__SEGMENT;
-        const size_t block0 = k0 / (uint32_t)shape.block;
-        fm__vnni_tile tile = {
-            .codes = base + layout->codes + (k0 / FM__CHUNK) * (size_t)(64 * shape.bits),
-            .sub = base + layout->sub + block0 * layout->sub_bytes,
-            .d = base + layout->d + block0 * layout->d_bytes,
-            .m = base + layout->m + block0 * 32,
-            .stride = layout->stride,
-            .act = args->act + args->act_layout.values + k0,
-            .act_d = args->act + args->act_layout.d + block0 * 4,
-            .act_stride = args->act_layout.stride,
-            .side = (const uint8_t *)args->scratch + (size_t)s * FM__VNNI_SIDE,
-            .side_stride = (size_t)segments * FM__VNNI_SIDE,
-            .chunks = (args->k - k0 < FM__SEGMENT ? args->k - k0 : FM__SEGMENT) / FM__CHUNK,
-            .table = table,
-        };
+        fm__vnni_tile tile = fm__vnni_tile_at(shape, args, panel, s * FM__SEGMENT, table);
+        tile.side = (const uint8_t *)args->scratch + (size_t)s * FM__VNNI_SIDE;
+        tile.side_stride = (size_t)segments * FM__VNNI_SIDE;
         __m512 acc[8];
         fm__vnni_tile_any(shape, true, panels, tokens, &tile, acc);
         FM__UNROLL for (int p = 0; p < panels; p++) fm__avx512_store_rows(
@@ -460,12 +464,8 @@ FM__INLINE void fm__vnni_few(const fm__shape shape, const int panels, const int 
     const __m512i table = fm__vnni_table(shape, args->type);
     for (int t = 0; t < tokens; t++)
         for (uint32_t s = 0; s < segments; s++) {
-            const uint8_t *row = args->act + (size_t)t * args->act_layout.stride;
-            uint8_t *side = (uint8_t *)args->scratch + ((size_t)t * segments + s) * FM__VNNI_SIDE;
-            if (shape.block == 32)
-                fm__vnni_side32(shape, row, &args->act_layout, s, side);
-            else
-                fm__vnni_side256(shape, row, &args->act_layout, s, side);
+            fm__vnni_side(shape, args->act + (size_t)t * args->act_layout.stride, &args->act_layout,
+                          s, (uint8_t *)args->scratch + ((size_t)t * segments + s) * FM__VNNI_SIDE);
         }
     const uint32_t end = fm__avx512_panel_end(args);
     uint32_t panel = args->panel_begin;
