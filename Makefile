@@ -7,8 +7,8 @@ PROMPT ?= Once upon a time, a little fox
 .PHONY: all deps demo check check-real bench install format help clean
 
 all: deps ## build the library and the program, release, in build/
-	cmake --preset release -DFM_TESTS=OFF
-	cmake --build $(BUILD)
+	cmake --preset release
+	cmake --build $(BUILD) --target fusionml fusionml_static fusionml_shared
 
 deps: ## install what is missing (asks first, unless root or CI=true)
 	@scripts/deps.sh
@@ -17,7 +17,7 @@ demo: all ## run a prompt on the embedded model and show where each layer ran
 	$(BUILD)/fusionml run -p "$(PROMPT)" -n 120 --seed 1 --echo --placement
 
 check: deps ## build and run every test that this machine can run, and say what was skipped and why
-	cmake --preset release -DFM_TESTS=ON
+	cmake --preset release
 	cmake --build $(BUILD)
 	@scripts/run-tests $(BUILD)
 

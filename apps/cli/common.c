@@ -214,25 +214,71 @@ uint64_t cli_hash_ids(const int32_t *ids, size_t n) {
     return h;
 }
 
-/* Runs of layers whose ops all run on the same devices are shown as one line. */
-void cli_print_placement(const fm_engine *engine) {
-    size_t n = fm_engine_placement_count(engine);
+/* ---- placement: one line for each run of layers that are placed alike ---- */
+
+enum { PLACED_BYTES = 512 };
+
+/* Adds ", word" unless the text holds it already. */
+static void add_word(char *text, const char *word) {
+    size_t used = strlen(text);
+    if (word[0] != '\0' && strstr(text, word) == NULL)
+        snprintf(text + used, PLACED_BYTES - used, "%s%s", used > 0 ? ", " : "", word);
+}
+
+/* "host: 16 ops; kernels ...; the main unit runs everything" for the layer that begins at entry i;
+   returns the entry behind it. */
+static size_t describe_layer(const fm_engine *engine, size_t i, int *layer,
+                             char out[PLACED_BYTES]) {
+    char devices[PLACED_BYTES] = "", kernels[PLACED_BYTES] = "", reasons[PLACED_BYTES] = "";
+    size_t n = fm_engine_placement_count(engine), begin = i;
     fm_placement p;
-    fprintf(stderr, "placement (layer, op, unit, range, kernel, weights, reason):\n");
-    for (size_t i = 0; i < n; i++) {
-        if (fm_engine_placement(engine, i, &p, NULL) != FM_OK)
-            return;
-        char layer[16] = "-";
-        if (p.layer >= 0)
-            snprintf(layer, sizeof layer, "%d", p.layer);
-        char range[64];
-        if (strcmp(p.axis, "whole") == 0)
-            snprintf(range, sizeof range, "whole");
-        else
-            snprintf(range, sizeof range, "%s %u-%u", p.axis, p.begin, p.end);
-        fprintf(stderr, "  %3s  %-36s %-6s %-8s %-36s %-8s %s\n", layer, p.op, p.device, range,
-                p.kernel, p.residency, p.reason);
+    for (; i < n && fm_engine_placement(engine, i, &p, NULL) == FM_OK; i++) {
+        if (i > begin && p.layer != *layer)
+            break;
+        *layer = p.layer;
+        char part[160];
+        snprintf(part, sizeof part, "%s%s%s", p.device, strcmp(p.axis, "whole") == 0 ? "" : " by ",
+                 strcmp(p.axis, "whole") == 0 ? "" : p.axis);
+        add_word(devices, part);
+        add_word(kernels, p.kernel);
+        add_word(reasons, p.reason);
     }
+    int used = snprintf(out, PLACED_BYTES, "%s: %zu operations", devices, i - begin);
+    if (used < PLACED_BYTES && kernels[0] != '\0')
+        used += snprintf(out + used, PLACED_BYTES - (size_t)used, ", %s", kernels);
+    if (used < PLACED_BYTES)
+        snprintf(out + used, PLACED_BYTES - (size_t)used, " (%s)", reasons);
+    return i > begin ? i : n;
+}
+
+static void print_layers(int first, int last, const char *text) {
+    if (first < 0)
+        fprintf(stderr, "  outside the layers  %s\n", text);
+    else if (first == last)
+        fprintf(stderr, "  layer %-13d %s\n", first, text);
+    else
+        fprintf(stderr, "  layers %3d to %-5d %s\n", first, last, text);
+}
+
+void cli_print_placement(const fm_engine *engine) {
+    char text[PLACED_BYTES], next[PLACED_BYTES];
+    size_t n = fm_engine_placement_count(engine);
+    int first = 0, last = 0, layer = 0;
+    fprintf(stderr, "where each layer ran:\n");
+    for (size_t i = 0; i < n;) {
+        bool begins = i == 0;
+        i = describe_layer(engine, i, &layer, next);
+        if (!begins && layer == last + 1 && last >= 0 && strcmp(text, next) == 0) {
+            last = layer;
+            continue;
+        }
+        if (!begins)
+            print_layers(first, last, text);
+        first = last = layer;
+        memcpy(text, next, sizeof text);
+    }
+    if (n > 0)
+        print_layers(first, last, text);
 }
 
 void cli_bytes_text(uint64_t bytes, char *out, size_t capacity) {

@@ -33,17 +33,18 @@ static const cli_command commands[] = {
      "Without -p and -f the text is read from stdin. One id and its piece a line, or {\"ids\": "
      "[...]}.\n",
      tokenize_options, 0, cli_tokenize},
-    {"inspect", "keys, tensors, types and memory need of a model file", "-m MODEL", "",
+    {"inspect", "keys, tensors, types and memory need of a model file", "(-m MODEL | MODEL)", "",
      inspect_options, 1, cli_inspect},
     {"convert", "Hugging Face folder or GGUF to GGUF", "IN OUT --type TYPE",
      "Types: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k tq1_0 tq2_0 mxfp4, and "
      "the\n"
-     "mixtures q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m.\n",
+     "mixtures q2_k_s q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m.\n",
      convert_options, 2, cli_convert},
     {"synth", "write a model of a known shape with random weights",
      "--shape SHAPE --type TYPE -o FILE",
-     "For speed measurements: speed does not depend on the values.\n", synth_options, 0, cli_synth},
-    {"perplexity", "how well a model predicts a text", "-m MODEL (-f FILE [-c 512] | --ids FILE)",
+     "For speed measurements: speed does not depend on the values. Types as for `convert`.\n",
+     synth_options, 0, cli_synth},
+    {"perplexity", "how well a model predicts a text", "[-m MODEL] (-f FILE [-c 512] | --ids FILE)",
      "-f: the text's tokens in windows of -c ids (BOS first where the model adds one), each window "
      "alone,\n"
      "every id but the window's first scored. --ids: one JSON array of ids a line, each line "
@@ -55,7 +56,7 @@ static const cli_command commands[] = {
      verify_options, 1, cli_verify},
     {"devices", "what was found, and which kernels serve each weight type", "[options]", "",
      devices_options, 0, cli_devices},
-    {"bench", "prefill and decode speed of a model", "-m MODEL [-P 512] [-n 64] [-r 3]",
+    {"bench", "prefill and decode speed of a model", "[-m MODEL] [-P 512] [-n 64] [-r 3]",
      "Prints medians in tokens/s, with GB/s of weights read beside decode.\n", bench_options, 0,
      cli_bench},
 };

@@ -26,14 +26,16 @@ typedef struct option {
 
 static const option options[] = {
     {"model", "-m", TEXT, "PATH", "a .gguf file or a Hugging Face folder", AT(model), 0, 0, 0},
-    {"prompt", "-p", TEXT, "TEXT", "the prompt", AT(prompt), 0, 0, 0},
+    {"prompt", "-p", TEXT, "TEXT", "the text", AT(prompt), 0, 0, 0},
     {"file", "-f", TEXT, "FILE", "read the text from FILE (\"-\": stdin)", AT(file), 0, 0, 0},
     {"output", "-o", TEXT, "FILE", "file to write", AT(out), 0, 0, 0},
     {"predict", "-n", U32, "N", "tokens to generate (run: default until the end; bench: 64)",
      AT(predict), AT(predict_set), 0, INT_MAX},
-    {"ctx-size", "-c", U32, "N", "context in tokens (default: the model's, at most 4096)",
-     AT(context), 0, 1, INT_MAX},
-    {"threads", "-t", U32, "N", "CPU threads (default: one a core)", AT(threads), 0, 1, 1024},
+    {"ctx-size", "-c", U32, "N",
+     "context in tokens (default: the model's, at most 4096; perplexity: 512)", AT(context), 0, 1,
+     INT_MAX},
+    {"threads", "-t", U32, "N", "CPU threads (default: one a physical core)", AT(threads), 0, 1,
+     1024},
     {"temp", NULL, REAL, "X", "temperature, 0: greedy (default 0.8)", AT(temperature), 0, 0, 1e6},
     {"top-k", NULL, U32, "N", "keep the N likeliest, 0: off (default 40)", AT(top_k), 0, 0,
      INT_MAX},
@@ -70,7 +72,7 @@ static const option options[] = {
     {"special", NULL, FLAG, NULL, "add BOS/EOS and parse special tokens", AT(special), 0, 0, 0},
     {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0},
     {"echo", NULL, FLAG, NULL, "print the prompt before its continuation", AT(echo), 0, 0, 0},
-    {"placement", NULL, FLAG, NULL, "print where each layer runs", AT(placement), 0, 0, 0},
+    {"placement", NULL, FLAG, NULL, "print where each layer ran", AT(placement), 0, 0, 0},
     {"keys", NULL, FLAG, NULL, "only the metadata keys", AT(keys), 0, 0, 0},
     {"tensors", NULL, FLAG, NULL, "only the tensors", AT(tensors), 0, 0, 0},
 };
@@ -108,8 +110,8 @@ static bool bad_value(const cli_command *command, const option *o, const char *t
     if (o->kind == U64)
         fprintf(stderr, "a whole number from 0 to %lld\n", (long long)INT64_MAX);
     else
-        fprintf(stderr, "a%s number from %g to %g\n", o->kind == U32 ? " whole" : "", o->least,
-                o->most);
+        fprintf(stderr, "a%s number from %.10g to %.10g\n", o->kind == U32 ? " whole" : "",
+                o->least, o->most);
     return false;
 }
 

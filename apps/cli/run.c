@@ -252,8 +252,6 @@ int cli_run(const cli_args *args) {
     if ((a.prompt = cli_input(args, &a.prompt_bytes)) == NULL)
         return CLI_FAILED;
     fm_status status = open_all(&a, numeric_class, &error);
-    if (status == FM_OK && args->placement)
-        cli_print_placement(a.engine);
     if (status == FM_OK && args->echo && !args->json) {
         fwrite(a.prompt, 1, a.prompt_bytes, stdout);
         fflush(stdout);
@@ -283,6 +281,8 @@ int cli_run(const cli_args *args) {
             putchar('\n');
         fflush(stdout);
         report(&a);
+        if (args->placement)
+            cli_print_placement(a.engine);
     }
     finish(&a);
     return code;

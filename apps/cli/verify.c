@@ -264,6 +264,13 @@ static bool check_continuation(subject *s, const json_t *entry, const char *plac
     bool equal = false, read = read_ids(entry, "input_ids", place, &ids, &n) &&
                                read_ids(entry, "greedy_ids", place, &greedy, &n_greedy);
     fm_status status = FM_ERROR_FORMAT;
+    if (read && s->args->margin_set && json_array_size(margins) != n_greedy) {
+        snprintf(error.place, sizeof error.place, "%s", place);
+        snprintf(error.message, sizeof error.message,
+                 "--margin: the reference does not carry a margin for each greedy token");
+        cli_fail(&error);
+        read = false;
+    }
     if (!read)
         goto done;
     status = fm_session_truncate(s->session, 0, &error);
@@ -368,7 +375,12 @@ int cli_verify(const cli_args *args) {
         cli_fail_text("--class: \"%s\" is neither exact nor fast", args->numeric_class);
         return CLI_USAGE;
     }
-    if (args->n_positional == 1 && args->model == NULL && args->reference == NULL) {
+    bool folder = args->n_positional == 1 && args->model == NULL && args->reference == NULL;
+    if (folder ? args->margin_set : args->tolerance_set) {
+        cli_fail_text("--margin goes with --reference, --tolerance with DIR");
+        return CLI_USAGE;
+    }
+    if (folder) {
         code = verify_folder(&s, args->positional[0], &v);
     } else if (args->n_positional == 0 && args->reference != NULL) {
         code = verify_reference(&s, args->model, args->reference, &v);

@@ -8,8 +8,9 @@
  *     fm_engine_run(engine, batch, &error);
  *     const float *a = fm_batch_output(batch, row_a);
  *
- * A row's position is its session's length plus the rows of that session already in the batch. Not
- * thread-safe; one batch may be reused for many runs and then allocates nothing.
+ * A session must outlive its rows in a batch. A row's position is its session's length plus the
+ * rows of that session already in the batch. Not thread-safe; one batch may be reused for many runs
+ * and then allocates nothing.
  */
 #pragma once
 

@@ -30,9 +30,8 @@ FM_API size_t fm_checkpoint_key_count(const fm_checkpoint *checkpoint);
  * end. */
 FM_API const char *fm_checkpoint_key_name(const fm_checkpoint *checkpoint, size_t index);
 FM_API const char *fm_checkpoint_key_type(const fm_checkpoint *checkpoint, size_t index);
-/* Writes the value as UTF-8 text into out (always NUL-terminated when capacity > 0; long arrays end
-   in
-   "..."). Returns the length that the whole text would have, like snprintf. */
+/* Writes the value as UTF-8 text into out: always NUL-terminated when capacity > 0, long arrays end
+   in "...". Returns the length that the whole text would have, like snprintf. */
 FM_API size_t fm_checkpoint_key_value(const fm_checkpoint *checkpoint, size_t index, char *out,
                                       size_t capacity);
 

@@ -16,11 +16,14 @@
  *     fm_engine_load(&engine, machine, "model.gguf", NULL, &error);
  *     fm_session_create(&session, engine, NULL, &error);
  *     fm_sampler_create(&sampler, NULL, &error);
- *     fm_tokenizer_encode(fm_engine_tokenizer(engine), "Once", 4, FM_TOKENIZE_ADD_SPECIAL, &ids,
- * &n, &error); fm_session_prefill(session, ids, n, &logits, &error); while
- * (fm_sampler_sample(sampler, logits, fm_engine_vocab_size(engine), &id, &error) == FM_OK &&
- *            !fm_tokenizer_is_end(fm_engine_tokenizer(engine), id))
- *         if (fm_session_decode(session, id, &logits, &error) != FM_OK) break;
+ *     const fm_tokenizer *tokenizer = fm_engine_tokenizer(engine);
+ *     uint32_t n_vocab = fm_engine_vocab_size(engine);
+ *     fm_tokenizer_encode(tokenizer, "Once", 4, FM_TOKENIZE_PROMPT, &ids, &n, &error);
+ *     fm_session_prefill(session, ids, n, &logits, &error);
+ *     while (fm_sampler_sample(sampler, logits, n_vocab, &id, &error) == FM_OK &&
+ *            !fm_tokenizer_is_end(tokenizer, id))
+ *         if (fm_session_decode(session, id, &logits, &error) != FM_OK)
+ *             break;
  *     (check every status; destroy in reverse order)
  *
  * Threads: an engine runs one batch at a time; calls of fm_engine_run() and of session functions on
@@ -105,9 +108,8 @@ FM_API fm_status fm_engine_measure(const char *path, const fm_engine_options *op
                                    fm_engine_info *out, fm_error *error);
 
 FM_API void fm_engine_get_info(const fm_engine *engine, fm_engine_info *out);
-FM_API const fm_tokenizer *
-fm_engine_tokenizer(const fm_engine *engine); /* owned by the engine; NULL if the
-                                              file carries no vocabulary */
+/* Owned by the engine; NULL if the file carries no vocabulary. */
+FM_API const fm_tokenizer *fm_engine_tokenizer(const fm_engine *engine);
 FM_API uint32_t fm_engine_vocab_size(const fm_engine *engine);
 
 /* One line of the placement report: which unit computes which range of an op, and why. */
@@ -119,7 +121,7 @@ typedef struct fm_placement {
     uint32_t begin, end; /* range on that axis */
     const char *kernel;  /* "fm__linear_q8_0_avx512vnni"; "" where the device has no name for it */
     const char *residency; /* "shared", "resident", "streamed", "mapped", "" */
-    const char *reason;    /* "the only unit" */
+    const char *reason;    /* "the main unit runs everything" */
 } fm_placement;
 
 FM_API size_t fm_engine_placement_count(const fm_engine *engine);
@@ -132,7 +134,8 @@ FM_API fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_p
 FM_API fm_status fm_engine_run(fm_engine *engine, fm_batch *batch, fm_error *error);
 
 /* Asks a run in progress to stop at the next op; safe from a signal handler or another thread.
-   The run returns CANCELLED. The request is cleared when the next run begins. */
+   The run returns CANCELLED. The request is cleared when the next run begins, so one that
+   comes between two runs is lost: check your own flag there. */
 FM_API void fm_engine_cancel(fm_engine *engine);
 
 #ifdef __cplusplus

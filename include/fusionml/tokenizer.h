@@ -32,9 +32,9 @@ enum {
     FM_TOKENIZE_PROMPT = 7,        /* all of these: what a prompt for generation wants */
 };
 
-/* text may be NULL when bytes is 0. *ids (n entries) is the caller's: fm_free(). *ids may be NULL
- *when count is 0. Errors: ARGUMENT, MEMORY, FORMAT (a byte the vocabulary cannot express), LIMIT (a
- *pattern of the file backtracks without end). */
+/* text may be NULL when bytes is 0. *ids (*count entries) is the caller's: fm_free(); it may be
+   NULL when *count is 0. Errors: ARGUMENT, MEMORY, FORMAT (a byte that the vocabulary cannot
+   express), LIMIT (a pattern of the file backtracks without end). */
 FM_API fm_status fm_tokenizer_encode(const fm_tokenizer *tokenizer, const char *text, size_t bytes,
                                      unsigned flags, int32_t **ids, size_t *count, fm_error *error);
 

@@ -87,12 +87,12 @@ static fm_status reserve(fm_engine *engine, fm_error *error) {
     fm_machine *machine = engine->machine;
     if (!fm__machine_reserve(machine, need))
         return fm__error(error, FM_ERROR_MEMORY, engine->model->checkpoint->path,
-                         "needs %.3f GiB (weights %.3f, cache %.3f, activations %.3f), budget %.3f "
-                         "GiB of which %.3f GiB are in use",
-                         (double)need / 0x1p30, (double)info->weight_bytes / 0x1p30,
-                         (double)info->cache_bytes / 0x1p30, (double)info->scratch_bytes / 0x1p30,
-                         (double)machine->memory_budget / 0x1p30,
-                         (double)fm_machine_memory_used(machine) / 0x1p30);
+                         "needs %.1f MiB (weights %.1f, cache %.1f, activations %.1f), budget %.1f "
+                         "MiB of which %.1f MiB are in use; a shorter context needs less",
+                         (double)need / 0x1p20, (double)info->weight_bytes / 0x1p20,
+                         (double)info->cache_bytes / 0x1p20, (double)info->scratch_bytes / 0x1p20,
+                         (double)machine->memory_budget / 0x1p20,
+                         (double)fm_machine_memory_used(machine) / 0x1p20);
     engine->reserved = need;
     return FM_OK;
 }
