@@ -69,13 +69,11 @@ static inline uint32_t fm__token_border(uint32_t rows, uint32_t part) {
 typedef struct fm__run_status {
     _Atomic uint64_t first;  /* (op << 32 | row) of the failure, UINT64_MAX: none */
     _Atomic uint32_t status; /* fm_status of it */
-    _Atomic uint32_t cancel; /* not 0: ops that have not begun need not run; the caller's, never
-                                cleared here */
 } fm__run_status;
 
 void fm__run_status_clear(fm__run_status *status);
 void fm__run_status_report(fm__run_status *status, uint32_t op, uint32_t row, fm_status code);
-/* An op before `op` has failed, or the run is cancelled: `op` need not run. */
+/* An op before `op` has failed: `op` need not run. */
 bool fm__run_status_failed_before(fm__run_status *status, uint32_t op);
 
 /* Everything a recording needs to be replayed once. Valid until the run's last signal. */
@@ -83,6 +81,7 @@ typedef struct fm__run {
     const fm__batch_view *batch;
     fm__buffer *buffers[FM__SLOT_COUNT];
     fm__run_status *status;
+    _Atomic uint32_t *cancel; /* NULL, or: once not 0, ops that have not begun need not run */
 } fm__run;
 
 /* One recorded piece of work in a submission. Values are relative to the submission's base. */

@@ -28,6 +28,5 @@ void fm__run_status_report(fm__run_status *status, uint32_t op, uint32_t row, fm
 }
 
 bool fm__run_status_failed_before(fm__run_status *status, uint32_t op) {
-    return atomic_load_explicit(&status->first, memory_order_relaxed) >> 32 < op ||
-           atomic_load_explicit(&status->cancel, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&status->first, memory_order_relaxed) >> 32 < op;
 }

@@ -117,6 +117,7 @@ static fm_status create_buffers(fm_engine *engine, fm_error *error) {
         return fm__error(error, FM_ERROR_DEVICE, engine->machine->devices[0]->properties.name,
                          "its memory has no host address");
     engine->run.status = &engine->run_status;
+    engine->run.cancel = &engine->cancel;
     return FM_OK;
 }
 
@@ -434,5 +435,5 @@ fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_placemen
 }
 
 void fm_engine_cancel(fm_engine *engine) {
-    atomic_store(&engine->run_status.cancel, 1);
+    atomic_store(&engine->cancel, 1);
 }

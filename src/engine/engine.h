@@ -68,6 +68,7 @@ struct fm_engine {
     uint64_t reserved;       /* bytes counted against the machine's budget */
     fm__run run;
     fm__run_status run_status;
+    _Atomic uint32_t cancel; /* set by fm_engine_cancel(), also from a signal handler */
     /* One chunk's rows, (chunk_rows) each; output_row (max_outputs). */
     int32_t *stage_token;
     uint32_t *stage_position, *stage_sequence, *output_row;

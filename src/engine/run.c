@@ -195,7 +195,7 @@ static fm_status run_chunk(fm_engine *engine, const fm__rows_view *rows, uint32_
     if (status == FM_OK)
         status = fm__exec_wait(bucket->exec, point, &engine->run, error);
     engine->run.batch = NULL;
-    if (status == FM_OK && atomic_load(&engine->run_status.cancel)) /* ops may have been left out */
+    if (status == FM_OK && atomic_load(&engine->cancel)) /* ops may have been left out */
         status = cancelled(rows, begin, error);
     for (uint32_t i = 0; i < view.n_output && status == FM_OK; i++) {
         copy_output(engine, bucket->tape, wanted(rows, begin + engine->output_row[i]), i,
@@ -233,7 +233,7 @@ static fm_status check_entries(const fm__rows_view *rows, fm_error *error) {
 }
 
 fm_status fm__engine_run_rows(fm_engine *engine, const fm__rows_view *rows, fm_error *error) {
-    atomic_store(&engine->run_status.cancel, 0);
+    atomic_store(&engine->cancel, 0);
     fm_status status = check_entries(rows, error);
     if (status == FM_OK)
         status = take_pages(engine, rows, error);

@@ -328,6 +328,37 @@ static void barriers_stand_where_data_flows(void **state) {
 
 /* ---- failures ---- */
 
+/* Once the flag is set no op begins, yet the run comes to its end; cleared, the device works. */
+static void a_cancelled_run_computes_nothing(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 4; t++) {
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q8_0, 16, 4);
+        fixture_batch(&m.f, 11, 0, MODEL_VOCAB, 4);
+        fm__device *device = make_device(THREADS[t], NULL);
+        fm__run run;
+        fm__run_status status;
+        run_init(&run, &status, &m.f, m.tape, device);
+        _Atomic uint32_t cancel = 1;
+        run.cancel = &cancel;
+        uint8_t *out = fm__device_buffer_map(run.buffers[FM__SLOT_OUTPUT]);
+        memset(out, 0x5A, m.tape->output_bytes);
+        run_whole(device, m.tape, &run);
+        for (size_t i = 0; i < m.tape->output_bytes; i++)
+            assert_int_equal(out[i], 0x5A);
+        cancel = 0;
+        run_whole(device, m.tape, &run);
+        assert_int_equal(status.status, FM_OK);
+        bool written = false;
+        for (size_t i = 0; i < m.tape->output_bytes; i++)
+            written = written || out[i] != 0x5A;
+        assert_true(written);
+        run_finish(&run);
+        fm__device_destroy(&device);
+        model_finish(&m);
+    }
+}
+
 static void a_bad_row_is_named_and_stops_the_run(void **state) {
     (void)state;
     for (size_t t = 0; t < 4; t++) {
@@ -736,6 +767,7 @@ int main(void) {
         cmocka_unit_test(halves_equal_the_whole),
         cmocka_unit_test(a_channel_range_writes_only_its_columns),
         cmocka_unit_test(barriers_stand_where_data_flows),
+        cmocka_unit_test(a_cancelled_run_computes_nothing),
         cmocka_unit_test(a_bad_row_is_named_and_stops_the_run),
         cmocka_unit_test(one_bad_token_is_found),
         cmocka_unit_test(the_lowest_failure_wins),

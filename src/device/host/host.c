@@ -23,6 +23,11 @@ void fm__host_meet(fm__host *host) {
         fm__counter_wait(&host->met, ticket / host->threads + 1);
 }
 
+static bool is_void(const fm__run *run, uint32_t op) {
+    return fm__run_status_failed_before(run->status, op) ||
+           (run->cancel && atomic_load_explicit(run->cancel, memory_order_relaxed) != 0);
+}
+
 void fm__host_run(fm__host *host, uint32_t member) {
     const fm__host_recording *recording = host->recording;
     fm__host_work work = {
@@ -38,7 +43,7 @@ void fm__host_run(fm__host *host, uint32_t member) {
         if (step->barrier)
             fm__host_meet(host);
         /* After a failure nothing that follows has a meaning; the meetings still take place. */
-        if (fm__run_status_failed_before(host->run->status, step->index))
+        if (is_void(host->run, step->index))
             continue;
         work.step = step;
         work.next = &recording->next[i];
