@@ -11,6 +11,7 @@ for argument; do
     case $argument in
     --check) check=1 ;;
     --ci) ci=1 ;;
+    -h | --help) sed -n 's/^# \{0,1\}//; 3,7p' "$0"; exit 0 ;;
     *) sed -n 's/^# \{0,1\}//; 3,7p' "$0" >&2; exit 2 ;;
     esac
 done
