@@ -13,6 +13,14 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <time.h>
+
+/* CPU time of this process: what others do on the machine does not count. */
+static inline uint64_t test_cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /* Temporary files ("NAME.xxxxxxxx.tmp") that a writer of the file `path` has left beside it. */
 static inline size_t test_leftovers(const char *path) {

@@ -193,9 +193,9 @@ static void expect_cheap(fm__buf *b, const char *text) {
     fm__checkpoint *c = NULL;
     uint64_t best = UINT64_MAX, before = fm__memory_resident();
     for (int i = 0; i < 3; i++) {
-        uint64_t begin = fm__now_ns();
+        uint64_t begin = test_cpu_ns();
         fm_status status = fm__checkpoint_open_memory(&c, b->data, b->bytes, "test.gguf", &error);
-        uint64_t took = fm__now_ns() - begin;
+        uint64_t took = test_cpu_ns() - begin;
         assert_int_not_equal(status, FM_OK);
         best = took < best ? took : best;
     }
@@ -467,21 +467,21 @@ static void test_duplicates(void **state) {
     expect_cheap(&b, "key some.key.number.1000: appears twice");
     many_names(&b, 2000, false, true);
     expect_refused(&b, FM_ERROR_FORMAT, "tensor blk.1000.weight: appears twice");
-    /* Ten times the names: about ten times as long, not a hundred. */
+    /* Ten times the names: about ten times the work, not a hundred (which would take seconds). */
     uint64_t took[2] = {UINT64_MAX, UINT64_MAX};
     for (int size = 0; size < 2; size++) {
         many_names(&b, size == 0 ? 5000 : 50000, false, false);
         for (int i = 0; i < 3; i++) {
             fm__checkpoint *c = NULL;
-            uint64_t begin = fm__now_ns();
+            uint64_t begin = test_cpu_ns();
             assert_int_equal(fm__checkpoint_open_memory(&c, b.data, b.bytes, "t", &error), FM_OK);
-            uint64_t ns = fm__now_ns() - begin;
+            uint64_t ns = test_cpu_ns() - begin;
             took[size] = ns < took[size] ? ns : took[size];
             fm__checkpoint_close(&c);
         }
         fm__buf_finish(&b);
     }
-    if (took[1] > 40 * took[0])
+    if (took[1] > 40 * took[0] && took[1] > 500000000)
         fail_msg("%.1f ms for 5,000 names, %.1f ms for 50,000", (double)took[0] / 1e6,
                  (double)took[1] / 1e6);
 }
