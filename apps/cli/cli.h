@@ -61,8 +61,9 @@ int cli_fail_text(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* Name of the subcommand, for messages. */
 void cli_set_name(const char *name);
 
-/* Machine and engine as args ask for (no -m: the embedded model). Warnings of the library go to
- * stderr. */
+/* Lines of the library from this level on go to stderr; main() asks for warnings. */
+void cli_show_log(fm_log_level least);
+/* Machine and engine as args ask for (no -m: the embedded model). */
 fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error);
 fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
                           fm_engine **engine, fm_error *error);

@@ -43,12 +43,15 @@ static void log_line(void *user, fm_log_level level, const char *line) {
     fprintf(stderr, "%s%s\n", level == FM_LOG_WARNING ? "warning: " : "", line);
 }
 
+void cli_show_log(fm_log_level least) {
+    fm_log_set(log_line, NULL, least);
+}
+
 fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error) {
     fm_machine_options options = fm_machine_options_default();
     options.threads = args->threads;
     options.cpu_rung = args->cpu;
     options.memory_budget = (uint64_t)args->memory_mib << 20;
-    fm_log_set(log_line, NULL, FM_LOG_WARNING);
     return fm_machine_create(machine, &options, error);
 }
 

@@ -5,19 +5,13 @@
 #include "cli.h"
 #include "fusionml/lab.h"
 
-static void log_line(void *user, fm_log_level level, const char *line) {
-    (void)user;
-    cli_progress_end();
-    fprintf(stderr, "%s%s\n", level == FM_LOG_WARNING ? "warning: " : "", line);
-}
-
 int cli_convert(const cli_args *args) {
     fm_error error = {0};
     if (args->n_positional != 2 || args->type == NULL) {
         cli_fail_text("IN, OUT and --type TYPE are needed; see --help");
         return CLI_USAGE;
     }
-    fm_log_set(log_line, NULL, FM_LOG_INFO);
+    cli_show_log(FM_LOG_INFO);
     cli_catch_interrupt(NULL);
     double begin = cli_now_ms();
     fm_status status = fm_lab_convert(args->positional[0], args->positional[1], args->type,

@@ -74,6 +74,7 @@ static int run_command(const cli_command *command, int argc, char **argv) {
     cli_args args;
     bool help = false;
     cli_set_name(command->name);
+    cli_show_log(FM_LOG_WARNING);
     if (!cli_parse(command, argc, argv, &args, &help))
         return CLI_USAGE;
     if (!help)

@@ -199,8 +199,7 @@ bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args
             continue;
         }
         const option *o = find(word, &value);
-        /* llama.cpp spells perplexity's context --ctx in our guide's examples; both are the same
-         * option. */
+        /* a short spelling of --ctx-size */
         if (o == NULL && (strcmp(word, "--ctx") == 0))
             o = find("--ctx-size", &value);
         if (o == NULL || !takes(command, o)) {

@@ -14,6 +14,7 @@ int cli_synth(const cli_args *args) {
             fprintf(stderr, "  %s\n", *shape);
         return CLI_USAGE;
     }
+    cli_show_log(FM_LOG_INFO);
     cli_catch_interrupt(NULL);
     fm_status status =
         fm_lab_synth(args->out, args->shape, args->type, args->seed, cli_progress, NULL, &error);

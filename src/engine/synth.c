@@ -226,9 +226,13 @@ static void add_tensor(tensor_adder *a, const char *name, uint64_t k, uint64_t n
     const fm__mixture_model model = {h->n_layer, h->n_head, h->n_kv_head, h->tied};
     fm__tensor_info t = {
         .name = fm__str_of(name), .n_dims = n ? 2 : 1, .dims = {k, n ? n : 1, 1, 1}};
-    t.dtype = fm__mixture_type(a->mixture, &model, name, t.n_dims, k, NULL);
+    bool fell_back;
+    t.dtype = fm__mixture_type(a->mixture, &model, name, t.n_dims, k, &fell_back);
     if (a->status != FM_OK)
         return;
+    if (fell_back)
+        fm__log(FM_LOG_WARNING, "%s: rows of %llu do not fit %s, written as %s", name,
+                (unsigned long long)k, a->mixture->name, fm__type_get(t.dtype)->name);
     if (!fm__type_get(t.dtype)->encode) {
         a->status = fm__error(a->error, FM_ERROR_UNSUPPORTED, name, "type %s cannot be written",
                               fm__type_get(t.dtype)->name);
