@@ -360,7 +360,8 @@ static inline void run_init(fm__run *run, fm__run_status *status, const fixture 
     run->status = status;
     for (int s = 0; s < FM__SLOT_COUNT; s++)
         if (bytes[s] > 0)
-            assert_int_equal(fm__device_buffer_create(device, bytes[s], &run->buffers[s], NULL),
+            assert_int_equal(fm__device_buffer_create(device, bytes[s], FM__MEMORY_LOCAL,
+                                                      &run->buffers[s], NULL),
                              FM_OK);
 }
 

@@ -52,6 +52,35 @@ typedef enum fm_class { FM_CLASS_AUTO = 0, FM_CLASS_EXACT = 1, FM_CLASS_FAST = 2
    non-zero to cancel (the load then fails with FM_ERROR_CANCELLED). */
 typedef int fm_progress_callback(void *user, const char *phase, uint64_t done, uint64_t total);
 
+/* How products are divided, docs/guide/coexecution.md. */
+typedef enum fm_axis { FM_AXIS_CHANNELS = 0, FM_AXIS_TOKENS = 1 } fm_axis;
+typedef enum fm_deps {
+    FM_DEPS_EVENT = 0, /* units wait for each other's results by themselves */
+    FM_DEPS_BATCH = 1, /* for each other's whole submissions: for comparison only */
+    FM_DEPS_EAGER = 2, /* the host waits for all before each step */
+    FM_DEPS_READY = 3, /* the host hands over each step once its inputs are there */
+} fm_deps;
+/* Where a GPU finds the weights. */
+typedef enum fm_weights {
+    FM_WEIGHTS_AUTO = 0,     /* shared on unified memory; else resident as far as they fit, then
+                                streamed */
+    FM_WEIGHTS_RESIDENT = 1, /* its own copy: an error if it does not fit */
+    FM_WEIGHTS_SHARED = 2,   /* read from host memory where they are packed */
+    FM_WEIGHTS_STREAMED = 3, /* copied from host memory whenever many rows use them */
+} fm_weights;
+/* The ways to run a tape among which the gate chooses. */
+typedef enum fm_arm {
+    FM_ARM_AUTO = 0,  /* the gate chooses */
+    FM_ARM_CPU = 1,   /* products on the host */
+    FM_ARM_GPU = 2,   /* products on the main unit, one submission */
+    FM_ARM_EAGER = 3, /* products on the main unit, op by op */
+    FM_ARM_SPLIT = 4, /* products on both at once */
+} fm_arm;
+
+/* One line of JSON for each decision or call of the gate, without a line feed; from the running
+   thread. {"bucket":512,"arm":"split","ms":41.2,"decision":"kept","reason":"..."} */
+typedef void fm_gate_log_callback(void *user, const char *line);
+
 typedef struct fm_engine_options {
     fm_class numeric_class;
     /* Tokens one session may hold; 0: the smaller of the model's context and 4096. More than the
@@ -64,6 +93,15 @@ typedef struct fm_engine_options {
     uint32_t chunk_rows;
     fm_progress_callback *progress; /* may be NULL */
     void *progress_user;
+    /* Share of the last unit in products, 0 to 1; below 0 (the default): as calibrated. With a
+       share of one's own the arm is SPLIT unless `arm` says otherwise. */
+    double split;
+    fm_axis axis;
+    fm_deps deps;
+    fm_weights weights;
+    fm_arm arm;
+    fm_gate_log_callback *gate_log; /* may be NULL */
+    void *gate_log_user;
 } fm_engine_options;
 
 FM_API fm_engine_options fm_engine_options_default(void);
@@ -127,6 +165,25 @@ typedef struct fm_placement {
 FM_API size_t fm_engine_placement_count(const fm_engine *engine);
 FM_API fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_placement *out,
                                      fm_error *error);
+
+/* The plan of the tape for up to `rows` rows as text or JSON, malloc'ed: op, unit, range,
+   residency, reason, copies. arm AUTO: the arm that is active now. Errors: ARGUMENT (the engine has
+   no such arm), MEMORY. */
+FM_API fm_status fm_engine_explain(fm_engine *engine, uint32_t rows, fm_arm arm, int json,
+                                   char **out, fm_error *error);
+FM_API const char *fm_arm_name(fm_arm arm); /* "cpu", "gpu", "gpu-eager", "split", "auto" */
+
+/* What the gate did so far, over all buckets. */
+typedef struct fm_gate_info {
+    uint64_t calls, probes, switches, forbidden;
+    double spent_ms, lost_ms; /* of all calls; in probes, against the arm that was active */
+    uint64_t calls_of[5];     /* by fm_arm */
+    fm_arm active_prefill, active_decode;
+    int calibrated; /* 1: a saved calibration of this machine and model is in use */
+    double calibration_age_s;
+    double share_prefill, share_decode; /* of the last unit, the widest op's; 0: none */
+} fm_gate_info;
+FM_API void fm_engine_gate_info(const fm_engine *engine, fm_gate_info *out);
 
 /* Runs every row of a batch (fusionml/batch.h) and appends the rows to their sessions. All or
    nothing: after an error no session has changed its length. Errors: LIMIT (context or page pool

@@ -24,3 +24,51 @@ fm_status fm_lab_synth(const char *out, const char *shape, const char *type, uin
                        fm_progress_callback *progress, void *user, fm_error *error);
 /* The shapes' names, NULL-terminated. */
 const char *const *fm_lab_synth_shapes(void);
+
+/* ---- calibration: engine/calibration.c ---- */
+
+/* One measured point, as it is measured. */
+typedef struct fm_lab_point {
+    const char *shape; /* "ffn_gate+up 4864x896 q4_k", or "whole tape" */
+    uint32_t rows;
+    double share, ms, ms_share_0;
+    uint32_t done, total; /* steps, for a progress bar */
+} fm_lab_point;
+typedef int fm_lab_point_callback(void *user, const fm_lab_point *point); /* non-zero: stop */
+
+typedef struct fm_lab_calibration {
+    uint32_t n_curve;
+    struct fm_lab_curve {
+        char shape[96];
+        uint32_t rows, n_point;
+        double share[24], ms[24];
+        double best, gain; /* share, and time at share 0 over time at best */
+    } * curves;            /* (n_curve) malloc'ed; fm_lab_calibration_free() */
+    char path[512];        /* where it was saved */
+} fm_lab_calibration;
+
+/* Measures, with both units at work, the share of the last unit for every shape of product of the
+   engine and every row bucket; uses it from now on and saves it. The engine needs two units. */
+fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, void *user,
+                           fm_lab_calibration *out, fm_error *error);
+void fm_lab_calibration_free(fm_lab_calibration *calibration);
+
+/* ---- the mechanism probe: engine/probe.c, docs/guide/probe.md ---- */
+
+typedef struct fm_lab_probe_options {
+    uint32_t rows, k, n; /* 0: 2048, 1600, 6400 */
+    const char *type;    /* NULL: "q8_0" */
+    double share;        /* of the second unit; below 0: searched */
+    fm_axis axis;        /* default TOKENS is the paper's; CHANNELS ours */
+    fm_weights weights;
+    uint32_t warmup, trials; /* 0: 5, 20 */
+    uint64_t seed;
+} fm_lab_probe_options;
+
+/* Runs the cases of the probe in Latin-square order on the machine's first two units and returns
+   one JSON object (malloc'ed): stamp, options, raw trials and output hash of each case, medians,
+   ratios. */
+fm_status fm_lab_probe(fm_machine *machine, const fm_lab_probe_options *options, char **json,
+                       fm_error *error);
+/* The environment stamp of this process and machine as a JSON object, malloc'ed. */
+char *fm_lab_stamp(const fm_machine *machine);

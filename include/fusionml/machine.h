@@ -26,6 +26,15 @@ typedef struct fm_machine_options {
     /* Bytes that engines on this machine may hold (weights, caches, scratch); 0: 90 % of the memory
        that is available when the machine is created. */
     uint64_t memory_budget;
+    /* The units, the main one first, separated by commas; NULL or "auto": every real GPU that
+       Vulkan offers, best first, then the host. The main unit keeps activations and caches and runs
+       what is not split. host            a team of threads over all cores; host:0-3 or host:0+2+4
+       over those logical processors; several teams are several units ("host:0,host:1") host:p,
+       host:e  the performance or the efficiency cores, where the processor has both kinds vulkan:N
+       the N-th Vulkan device, best first; software ones (lavapipe) count here null computes nothing
+       (tests) A unit that cannot be made is an error that says why; with "auto" it is a warning. */
+    const char *devices;
+    const char *cache_dir; /* calibrations, compiled pipelines; NULL: the user's cache folder */
 } fm_machine_options;
 
 FM_API fm_machine_options fm_machine_options_default(void);
@@ -47,6 +56,10 @@ typedef struct fm_device_info {
     uint32_t threads;
     uint64_t memory_bytes; /* memory the device can address */
     int unified;           /* 1: addresses host memory directly */
+    int software;          /* 1: a GPU that the processor emulates */
+    char driver[64];       /* name and version; "" for the host */
+    /* Kernels that the self-test of a loaded engine left out, comma separated; "": none. */
+    char excluded[256];
 } fm_device_info;
 
 FM_API size_t fm_machine_device_count(const fm_machine *machine);

@@ -7,6 +7,8 @@
  */
 #include "device/device.h"
 
+#include <string.h>
+
 void fm__device_destroy(fm__device **device) {
     if (device == NULL || *device == NULL)
         return;
@@ -16,12 +18,12 @@ void fm__device_destroy(fm__device **device) {
 
 /* ---- buffers ---- */
 
-fm_status fm__device_buffer_create(fm__device *device, size_t bytes, fm__buffer **out,
-                                   fm_error *error) {
+fm_status fm__device_buffer_create(fm__device *device, size_t bytes, fm__memory memory,
+                                   fm__buffer **out, fm_error *error) {
     if (bytes == 0)
         return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
                          "a buffer of 0 bytes was asked for");
-    return device->vtable->buffer_create(device, bytes, out, error);
+    return device->vtable->buffer_create(device, bytes, memory, out, error);
 }
 
 fm_status fm__device_buffer_import(fm__device *device, void *host, size_t bytes, fm__buffer **out,
@@ -44,6 +46,39 @@ void fm__device_buffer_destroy(fm__buffer **buffer) {
         return;
     (*buffer)->device->vtable->buffer_destroy(*buffer);
     *buffer = NULL;
+}
+
+static bool in_range(const fm__buffer *buffer, size_t offset, size_t bytes) {
+    return offset <= buffer->bytes && bytes <= buffer->bytes - offset;
+}
+
+fm_status fm__device_buffer_write(fm__buffer *buffer, size_t offset, const void *from, size_t bytes,
+                                  fm_error *error) {
+    if (!in_range(buffer, offset, bytes))
+        return fm__error(error, FM_ERROR_ARGUMENT, buffer->device->properties.name,
+                         "%zu bytes at %zu of a buffer of %zu", bytes, offset, buffer->bytes);
+    uint8_t *host = fm__device_buffer_map(buffer);
+    if (host == NULL)
+        return buffer->device->vtable->buffer_write(buffer, offset, from, bytes, error);
+    memcpy(host + offset, from, bytes);
+    return FM_OK;
+}
+
+fm_status fm__device_buffer_read(fm__buffer *buffer, size_t offset, void *to, size_t bytes,
+                                 fm_error *error) {
+    if (!in_range(buffer, offset, bytes))
+        return fm__error(error, FM_ERROR_ARGUMENT, buffer->device->properties.name,
+                         "%zu bytes at %zu of a buffer of %zu", bytes, offset, buffer->bytes);
+    const uint8_t *host = fm__device_buffer_map(buffer);
+    if (host == NULL)
+        return buffer->device->vtable->buffer_read(buffer, offset, to, bytes, error);
+    memcpy(to, host + offset, bytes);
+    return FM_OK;
+}
+
+fm__buffer *fm__run_buffer(const fm__run *run, const fm__device *device, fm__slot slot) {
+    return run->mirrors[slot] != NULL && device->properties.unified ? run->mirrors[slot]
+                                                                    : run->buffers[slot];
 }
 
 /* ---- ops ---- */
@@ -150,6 +185,16 @@ fm__span fm__device_recording_span(fm__recording *recording) {
     return vtable->recording_span != NULL ? vtable->recording_span(recording) : (fm__span){0, 0};
 }
 
+fm_status fm__device_run_finish(fm__device *device, const fm__tape *tape, const fm__run *run,
+                                fm_error *error) {
+    const fm__device_vtable *vtable = device->vtable;
+    return vtable->run_finish != NULL ? vtable->run_finish(device, tape, run, error) : FM_OK;
+}
+
+bool fm__device_is_lost(fm__device *device) {
+    return device->vtable->is_lost != NULL && device->vtable->is_lost(device);
+}
+
 /* ---- queue ---- */
 
 static const char *const SLOT_NAMES[FM__SLOT_COUNT] = {"scratch", "output", "cache"};
@@ -158,7 +203,7 @@ static fm_status check_buffer(fm__device *device, const fm__run *run, fm__slot s
                               fm_error *error) {
     if (needed == 0)
         return FM_OK;
-    fm__buffer *buffer = run->buffers[slot];
+    fm__buffer *buffer = fm__run_buffer(run, device, slot);
     if (buffer == NULL || buffer->bytes < needed)
         return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
                          "the %s buffer has %zu bytes, the tape needs %zu", SLOT_NAMES[slot],

@@ -17,14 +17,28 @@ typedef struct fm__recording fm__recording;
 
 /* ---- timeline.c: a counter that only grows and that units and the host wait on ---- */
 
+/* One unit signals a timeline, any unit and the host wait on it. A device whose queue waits and
+   signals by itself (vulkan) holds a native twin of it. Where such a device signals, the host asks
+   the twin for the value; where the host signals, it passes the value on to the twins. */
 typedef struct fm__timeline {
-    fm__counter counter;
+    fm__counter counter;  /* what host threads signalled */
+    fm__device *owner;    /* NULL: host threads signal; else the device whose queue does */
+    fm__device *attached; /* NULL, or the one device that holds a twin (it may be the owner) */
+    void *native;         /* the twin */
 } fm__timeline;
 
+/* For host threads and host devices only: needs no fm__timeline_finish(). */
 void fm__timeline_init(fm__timeline *timeline);
+/* units[signaller] signals, every unit may wait. At most one unit may have a queue of its own kind
+   (timeline_attach in its vtable): two are UNSUPPORTED. */
+fm_status fm__timeline_create(fm__timeline *timeline, fm__device *const *units, uint32_t n_unit,
+                              uint32_t signaller, fm_error *error);
+void fm__timeline_finish(fm__timeline *timeline);
 uint64_t fm__timeline_value(fm__timeline *timeline);
+/* From the host; also in place of an owner that will not signal any more. */
 void fm__timeline_signal(fm__timeline *timeline, uint64_t value);
-void fm__timeline_wait(fm__timeline *timeline, uint64_t value);
+/* Polls briefly, then sleeps. false: the owner was lost and the value will never come. */
+bool fm__timeline_wait(fm__timeline *timeline, uint64_t value);
 
 /* ---- properties ---- */
 
@@ -34,8 +48,10 @@ typedef struct fm__device_properties {
     char description[128];
     char rung[32];
     char features[128];
+    char driver[64]; /* name and version, a part of calibration keys; "" for the host */
     uint32_t threads;
-    bool unified; /* addresses host memory */
+    bool unified;  /* addresses host memory as fast as the host does, and the host its own */
+    bool software; /* a "gpu" that the processor emulates */
     uint64_t memory_bytes;
     uint64_t dispatch_ns; /* cost of handing over a submission, as measured or stated; 0 unknown */
 } fm__device_properties;
@@ -52,10 +68,23 @@ typedef enum fm__axis {
     FM__AXIS_GROUPS
 } fm__axis;
 
+/* A discrete device works on its own instance of the scratch slot, units that address host memory
+   on the mirror (fm__run). Copies between the two are recorded on the discrete device. */
+typedef enum fm__copy {
+    FM__COPY_NONE,
+    FM__COPY_TO_HOST,  /* from the device's instance of a tensor to the mirror */
+    FM__COPY_TO_DEVICE /* the other way */
+} fm__copy;
+
 typedef struct fm__op_range {
     uint32_t op;
     fm__axis axis;
     uint32_t begin, end;
+    /* Not NONE: instead of computing `op`, copy the rows of `tensor`; CHANNELS: only its f32
+       columns [begin, end), TOKENS: only those rows, WHOLE: all of every row. A copy TO_DEVICE
+       stands before the op that reads it, one TO_HOST behind the op that wrote it. */
+    fm__copy copy;
+    int16_t tensor;
 } fm__op_range;
 
 enum { FM__TOKEN_PARTS = 1 << 16 };
@@ -79,7 +108,10 @@ bool fm__run_status_failed_before(fm__run_status *status, uint32_t op);
 /* Everything a recording needs to be replayed once. Valid until the run's last signal. */
 typedef struct fm__run {
     const fm__batch_view *batch;
-    fm__buffer *buffers[FM__SLOT_COUNT];
+    fm__buffer *buffers[FM__SLOT_COUNT]; /* the main unit's instances */
+    /* Instances for units that address host memory, where they cannot address the main unit's; NULL
+       where buffers[] serves every unit. */
+    fm__buffer *mirrors[FM__SLOT_COUNT];
     fm__run_status *status;
     _Atomic uint32_t *cancel; /* NULL, or: once not 0, ops that have not begun need not run */
 } fm__run;
@@ -97,17 +129,28 @@ typedef struct fm__span { /* when a recording last ran, fm__now_ns() scale */
     uint64_t begin_ns, end_ns;
 } fm__span;
 
+typedef enum fm__memory {
+    FM__MEMORY_LOCAL, /* what the device reads fastest; may have no host address */
+    FM__MEMORY_HOST,  /* host memory, cached there, that the device addresses too */
+} fm__memory;
+
 /* ---- the vtable, grouped by noun; entries marked optional may be NULL ---- */
 
 typedef struct fm__device_vtable {
     const char *backend; /* "host", "null" */
     void (*destroy)(fm__device *device);
     /* buffers */
-    fm_status (*buffer_create)(fm__device *device, size_t bytes, fm__buffer **out, fm_error *error);
+    fm_status (*buffer_create)(fm__device *device, size_t bytes, fm__memory memory,
+                               fm__buffer **out, fm_error *error);
     fm_status (*buffer_import)(fm__device *device, void *host, size_t bytes, fm__buffer **out,
                                fm_error *error); /* optional: memory stays the caller's */
     void *(*buffer_map)(fm__buffer *buffer);     /* host address, NULL if it has none */
     void (*buffer_destroy)(fm__buffer *buffer);
+    /* optional, for buffers without a host address; they return when it is done */
+    fm_status (*buffer_write)(fm__buffer *buffer, size_t offset, const void *from, size_t bytes,
+                              fm_error *error);
+    fm_status (*buffer_read)(fm__buffer *buffer, size_t offset, void *to, size_t bytes,
+                             fm_error *error);
     /* ops */
     bool (*op_supports)(fm__device *device, const fm__tape *tape, const fm__op *op,
                         const char **reason);
@@ -121,6 +164,16 @@ typedef struct fm__device_vtable {
                         const fm__run *run, uint64_t base,
                         fm_error *error);                 /* never blocks on work */
     fm__span (*recording_span)(fm__recording *recording); /* optional */
+    /* optional: once a run's last signal has come: what the device noticed goes to run->status */
+    fm_status (*run_finish)(fm__device *device, const fm__tape *tape, const fm__run *run,
+                            fm_error *error);
+    bool (*is_lost)(fm__device *device); /* optional: it computes no more, until it is destroyed */
+    /* timelines: all or none, of a device whose queue waits and signals by itself */
+    fm_status (*timeline_attach)(fm__device *device, void **native, fm_error *error);
+    void (*timeline_detach)(fm__device *device, void *native);
+    uint64_t (*timeline_value)(fm__device *device, void *native);
+    bool (*timeline_wait)(fm__device *device, void *native, uint64_t value); /* false: lost */
+    void (*timeline_signal)(fm__device *device, void *native, uint64_t value);
 } fm__device_vtable;
 
 struct fm__device {
@@ -141,12 +194,19 @@ struct fm__recording { /* backends put this first */
 /* ---- device.c: the front end ---- */
 
 void fm__device_destroy(fm__device **device);
-fm_status fm__device_buffer_create(fm__device *device, size_t bytes, fm__buffer **out,
-                                   fm_error *error);
+fm_status fm__device_buffer_create(fm__device *device, size_t bytes, fm__memory memory,
+                                   fm__buffer **out, fm_error *error);
 fm_status fm__device_buffer_import(fm__device *device, void *host, size_t bytes, fm__buffer **out,
                                    fm_error *error);
 void *fm__device_buffer_map(fm__buffer *buffer);
 void fm__device_buffer_destroy(fm__buffer **buffer);
+/* Through the host address where there is one. No run may use the buffer meanwhile. */
+fm_status fm__device_buffer_write(fm__buffer *buffer, size_t offset, const void *from, size_t bytes,
+                                  fm_error *error);
+fm_status fm__device_buffer_read(fm__buffer *buffer, size_t offset, void *to, size_t bytes,
+                                 fm_error *error);
+/* The instance of a slot that `device` works on: run->mirrors[] or run->buffers[]. */
+fm__buffer *fm__run_buffer(const fm__run *run, const fm__device *device, fm__slot slot);
 bool fm__device_op_supports(fm__device *device, const fm__tape *tape, const fm__op *op,
                             const char **reason);
 const char *fm__device_op_kernel(fm__device *device, const fm__tape *tape,
@@ -157,9 +217,13 @@ fm_status fm__device_record(fm__device *device, const fm__tape *tape, const fm__
 void fm__device_recording_destroy(fm__recording **recording);
 /* Hands segments over and returns; a full queue is FM_ERROR_LIMIT, never a wait. A failed submit
    hands over nothing. The segments are copied; run, and what it points to, must stay valid until
-   the last signal, timelines until the recordings are destroyed. */
+   the last signal, timelines until the recordings are destroyed. A device may refuse (STATE) to
+   replay a recording whose last replay it has not finished. */
 fm_status fm__device_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
                             const fm__run *run, uint64_t base, fm_error *error);
+fm_status fm__device_run_finish(fm__device *device, const fm__tape *tape, const fm__run *run,
+                                fm_error *error);
+bool fm__device_is_lost(fm__device *device);
 /* After the recording's signal; zeros where the backend keeps no time. */
 fm__span fm__device_recording_span(fm__recording *recording);
 /* Columns that a CHANNELS range of this op counts in; 0: the op has no such axis. *channels = N. */
@@ -182,12 +246,49 @@ fm_status fm__device_host_create(fm__device **out, const fm__host_options *optio
 /* The host device's kernel table, for reports. */
 const struct fm__kernels *fm__device_host_kernels(const fm__device *device);
 
+/* Virtual time of null devices that work together: their clocks, and who slows whom. */
+typedef struct fm__null_world fm__null_world;
+
 typedef struct fm__null_options {
+    const char *name;        /* NULL: "null" */
     uint64_t memory_bytes;   /* buffers beyond it fail */
     uint64_t fail_submit_at; /* the n-th submit fails (1-based); 0: never */
+    uint64_t lose_at;        /* the n-th submit loses the device (1-based); 0: never */
     const char *refuse_op;   /* op name that op_supports() denies; NULL: none */
+    bool discrete;           /* not unified */
+    /* NULL: every submission signals at once, in no time. Else the rates below make each recording
+       take virtual time; the world must outlive the device. */
+    fm__null_world *world;
+    double ops_per_ns;    /* multiply-adds count as 2; 0: infinitely many */
+    double bytes_per_ns;  /* of weights read; 0: infinitely many */
+    uint64_t dispatch_ns; /* before each recording */
+    double contention;    /* rates are multiplied by it while another device works; 0: 1 */
 } fm__null_options;
 
-/* Computes nothing; signals at once. For plans, memory and failure paths. */
+/* Computes nothing. For plans, calibration, gates, memory and failure paths. */
 fm_status fm__device_null_create(fm__device **out, const fm__null_options *options,
                                  fm_error *error);
+fm_status fm__null_world_create(fm__null_world **out, fm_error *error);
+void fm__null_world_destroy(fm__null_world **world);
+uint64_t fm__null_world_now_ns(fm__null_world *world);
+
+typedef struct fm__vulkan_options {
+    uint32_t index;        /* of the physical devices that can serve, best first */
+    bool allow_software;   /* also devices that the processor emulates */
+    bool force_discrete;   /* treat unified memory as if it were not: tests the copies */
+    uint64_t lose_at;      /* the n-th submit loses the device (1-based); 0: never. For tests. */
+    const char *cache_dir; /* of compiled pipelines; NULL: the user's cache folder; "": none */
+} fm__vulkan_options;
+
+/* UNSUPPORTED, with the reason in a sentence: built without Vulkan, no loader, no driver, no device
+   that can serve (each is named with what it lacks), or fewer than index + 1 of them. */
+fm_status fm__device_vulkan_create(fm__device **out, const fm__vulkan_options *options,
+                                   fm_error *error);
+/* How many fm__device_vulkan_create() can reach; *why (static or in the device's own memory, may be
+   NULL) says why none. */
+uint32_t fm__device_vulkan_count(bool allow_software);
+/* Runs every kernel that the tape needs against the reference, at the tape's own shapes; those that
+   differ in one bit are excluded: op_supports() then denies the ops that need them, naming it.
+   Fills *n_tested and *n_excluded (may be NULL). */
+fm_status fm__device_vulkan_self_test(fm__device *device, const fm__tape *tape, uint32_t *n_tested,
+                                      uint32_t *n_excluded, fm_error *error);

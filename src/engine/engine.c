@@ -20,7 +20,7 @@ enum {
 };
 
 fm_engine_options fm_engine_options_default(void) {
-    return (fm_engine_options){0};
+    return (fm_engine_options){.split = -1};
 }
 
 /* ---- sizes ---- */
@@ -106,7 +106,7 @@ static fm_status create_buffers(fm_engine *engine, fm_error *error) {
     for (int slot = 0; slot < FM__SLOT_COUNT; slot++) {
         fm_status status =
             fm__device_buffer_create(engine->machine->devices[0], fm__max_size(bytes[slot], 64),
-                                     &engine->buffers[slot], error);
+                                     FM__MEMORY_LOCAL, &engine->buffers[slot], error);
         if (status != FM_OK)
             return status;
         engine->run.buffers[slot] = engine->buffers[slot];

@@ -23,6 +23,13 @@ void fm__split(uint32_t rows, uint32_t granule, const double *weights, uint32_t 
 
 /* ---- plan.c ---- */
 
+/* How a unit learns that another's results are there.
+     EVENT  it waits for a point right after the op that made them; everything is submitted at once.
+     BATCH  it waits for the other unit's whole submission up to the next hand-over, its own half of
+            the same op included: serial by construction, for comparison.
+     READY  each unit's next segment is submitted once the host has seen its inputs; no device
+   waits. EAGER  the host waits for every unit before it submits the next step to any. In READY and
+   EAGER the thread in fm__exec_wait() drives the run. The results are the same. */
 typedef enum fm__deps { FM__DEPS_EVENT, FM__DEPS_BATCH, FM__DEPS_EAGER, FM__DEPS_READY } fm__deps;
 
 typedef struct fm__plan_range {
@@ -37,15 +44,30 @@ typedef struct fm__plan_op {
     const char *reason; /* static text */
 } fm__plan_op;
 
+/* A copy that the discrete unit executes: TO_DEVICE right before `op`, TO_HOST right behind it. */
+typedef struct fm__plan_copy {
+    uint32_t op;
+    uint8_t unit; /* the discrete one */
+    fm__copy copy;
+    int16_t tensor;
+    fm__axis axis; /* WHOLE, CHANNELS (f32 columns) or TOKENS */
+    fm__range range;
+} fm__plan_copy;
+
 typedef struct fm__plan {
     uint32_t n_op;
     fm__plan_op *ops; /* one for each op of the tape */
     fm__deps deps;
+    /* What a discrete unit must fetch or hand out; ascending by op. */
+    fm__plan_copy *copies;
+    uint32_t n_copy;
 } fm__plan;
 
 typedef struct fm__plan_options {
     double shares[FM__MAX_UNITS]; /* of splittable ops; all 0: unit 0 takes everything */
-    fm__axis axis;                /* CHANNELS or TOKENS; WHOLE: the default, which is CHANNELS */
+    /* NULL, or shares op by op ([n_op][FM__MAX_UNITS]); a row of zeros: `shares` above. */
+    const double (*op_shares)[FM__MAX_UNITS];
+    fm__axis axis; /* CHANNELS or TOKENS; WHOLE: the default, which is CHANNELS */
     fm__deps deps;
 } fm__plan_options;
 
@@ -54,8 +76,12 @@ typedef struct fm__plan_options {
 fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const *units,
                         uint32_t n_unit, const fm__plan_options *options, fm_error *error);
 void fm__plan_destroy(fm__plan **plan);
+/* A table for people: op, unit, range, kernel, residency, copies, reason. */
 void fm__plan_print(const fm__plan *plan, const fm__tape *tape, fm__device *const *units,
                     fm__buf *out);
+/* The same as one JSON object: {"deps":..., "ops":[{"op":..., "ranges":[...]}], "copies":[...]}. */
+void fm__plan_json(const fm__plan *plan, const fm__tape *tape, fm__device *const *units,
+                   fm__buf *out);
 
 /* ---- run.c ---- */
 
@@ -67,9 +93,29 @@ fm_status fm__exec_create(fm__exec **out, const fm__tape *tape, const fm__plan *
 void fm__exec_destroy(fm__exec **exec);
 /* Submits one run and returns at once; *point is the timeline value that marks its end. run (and
    what it points to) must stay valid until then; run->status is cleared here. Allocates nothing.
-   Runs end in the order of their submission. After an error the run is over: nothing of it is in
-   flight (a unit that refuses when others have begun is waited for). One thread at a time. Where a
-   plan uses several units, execs that share buffers must not have runs in flight together. */
+   Runs end in the order of their submission. With READY or EAGER dependencies only the first step
+   is handed over here, and fm__exec_wait() does the rest. After an error the run is over: nothing
+   of it is in flight (a unit that refuses when others have begun is waited for). One thread at a
+   time. Where a plan uses several units, execs that share buffers must not have runs in flight
+   together. */
 fm_status fm__exec_submit(fm__exec *exec, const fm__run *run, uint64_t *point, fm_error *error);
-/* Waits for a point and returns the run's status: a failed op is named with its row. */
+/* Waits for a point and returns the run's status: a failed op is named with its row; a device that
+   was lost is DEVICE, and nothing of the run is in flight any more. */
 fm_status fm__exec_wait(fm__exec *exec, uint64_t point, const fm__run *run, fm_error *error);
+
+/* When each unit worked during the last run that was waited for. */
+typedef struct fm__exec_times {
+    uint64_t begin_ns, end_ns;       /* of the whole run, fm__now_ns() scale */
+    uint64_t busy_ns[FM__MAX_UNITS]; /* sum of the unit's recordings */
+    uint64_t overlap_ns;             /* both of the first two units at work */
+    uint32_t n_segment[FM__MAX_UNITS];
+} fm__exec_times;
+void fm__exec_get_times(const fm__exec *exec, fm__exec_times *times);
+/* Every recording of the last run: unit, first op, span. For reports; n is the room, returned is
+   how many there are. */
+typedef struct fm__exec_span {
+    uint8_t unit;
+    uint32_t first_op, last_op;
+    fm__span span;
+} fm__exec_span;
+uint32_t fm__exec_spans(const fm__exec *exec, fm__exec_span *spans, uint32_t n);

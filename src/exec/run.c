@@ -137,8 +137,10 @@ static uint32_t collect(const layout *l, uint32_t u, uint32_t first, fm__op_rang
         const fm__plan_op *op = &l->plan->ops[i];
         for (uint32_t r = 0; r < op->n_range; r++)
             if (op->ranges[r].unit == u)
-                ranges[n++] =
-                    (fm__op_range){i, op->axis, op->ranges[r].range.begin, op->ranges[r].range.end};
+                ranges[n++] = (fm__op_range){.op = i,
+                                             .axis = op->axis,
+                                             .begin = op->ranges[r].range.begin,
+                                             .end = op->ranges[r].range.end};
     }
     *next = i;
     return n;

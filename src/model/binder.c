@@ -422,7 +422,7 @@ static fm_status pack_matrix(fm__binder *binder, uint32_t id, packing *packing_s
                          (unsigned long long)s->tensor->bytes, all);
     if (linear) {
         fm_status status = fm__device_buffer_create(packing_state->options->main, w->bytes,
-                                                    &model->buffers[id], error);
+                                                    FM__MEMORY_HOST, &model->buffers[id], error);
         if (status != FM_OK)
             return fm__error_within(error, status, w->name);
         p.panels = fm__device_buffer_map(model->buffers[id]);

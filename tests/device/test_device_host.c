@@ -225,18 +225,19 @@ static void no_row_wants_output(void **state) {
 static void run_in_halves(fm__device *a, fm__device *b, const fm__tape *tape, const fm__run *run,
                           fm__axis axis, uint32_t part) {
     for (uint32_t i = 0; i < tape->n_op; i++) {
-        fm__op_range halves[2] = {{i, FM__AXIS_WHOLE, 0, 0}, {0}};
+        fm__op_range halves[2] = {{.op = i, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0}, {0}};
         uint32_t channels, n = 1;
         uint32_t granule = fm__device_channel_granule(tape, &tape->ops[i], &channels);
         if (axis == FM__AXIS_TOKENS) {
-            halves[0] = (fm__op_range){i, axis, 0, part};
-            halves[1] = (fm__op_range){i, axis, part, FM__TOKEN_PARTS};
+            halves[0] = (fm__op_range){.op = i, .axis = axis, .begin = 0, .end = part};
+            halves[1] =
+                (fm__op_range){.op = i, .axis = axis, .begin = part, .end = FM__TOKEN_PARTS};
             n = 2;
         } else if (granule > 0 && channels > granule) {
             uint32_t border = channels / 2 / granule * granule;
             border = border == 0 ? granule : border;
-            halves[0] = (fm__op_range){i, axis, 0, border};
-            halves[1] = (fm__op_range){i, axis, border, channels};
+            halves[0] = (fm__op_range){.op = i, .axis = axis, .begin = 0, .end = border};
+            halves[1] = (fm__op_range){.op = i, .axis = axis, .begin = border, .end = channels};
             n = 2;
         }
         for (uint32_t h = 0; h < n; h++)
@@ -283,8 +284,9 @@ static void a_channel_range_writes_only_its_columns(void **state) {
     run_init(&run, &status, &f, tape, device);
     uint8_t *out = fm__device_buffer_map(run.buffers[FM__SLOT_OUTPUT]);
     memset(out, 0xAB, tape->output_bytes);
-    const fm__op_range ranges[] = {
-        {0, FM__AXIS_WHOLE, 0, 0}, {1, FM__AXIS_WHOLE, 0, 0}, {2, FM__AXIS_CHANNELS, 32, 80}};
+    const fm__op_range ranges[] = {{.op = 0, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0},
+                                   {.op = 1, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0},
+                                   {.op = 2, .axis = FM__AXIS_CHANNELS, .begin = 32, .end = 80}};
     record_and_run(device, tape, ranges, 3, &run);
     for (uint32_t r = 0; r < c.rows; r++)
         for (uint32_t col = 0; col < c.n; col++) {
@@ -317,8 +319,10 @@ static void barriers_stand_where_data_flows(void **state) {
         if (before[i] != expected[i])
             fail_msg("op %zu: %d", i, before[i]);
     /* Rows cut unlike in two row-wise ops: the second must wait. */
-    const fm__op_range unlike[] = {{0, FM__AXIS_TOKENS, 0, 100}, {1, FM__AXIS_TOKENS, 0, 200}};
-    const fm__op_range alike[] = {{0, FM__AXIS_TOKENS, 0, 100}, {1, FM__AXIS_TOKENS, 0, 100}};
+    const fm__op_range unlike[] = {{.op = 0, .axis = FM__AXIS_TOKENS, .begin = 0, .end = 100},
+                                   {.op = 1, .axis = FM__AXIS_TOKENS, .begin = 0, .end = 200}};
+    const fm__op_range alike[] = {{.op = 0, .axis = FM__AXIS_TOKENS, .begin = 0, .end = 100},
+                                  {.op = 1, .axis = FM__AXIS_TOKENS, .begin = 0, .end = 100}};
     fm__host_barriers(m.tape, unlike, 2, before);
     assert_true(before[1]);
     fm__host_barriers(m.tape, alike, 2, before);
@@ -521,19 +525,25 @@ static void records_are_checked(void **state) {
     while (m.tape->ops[linear].kind != FM__OP_LINEAR)
         linear++;
     const fm__op_range bad[] = {
-        {m.tape->n_op, FM__AXIS_WHOLE, 0, 0},  {0, FM__AXIS_CHANNELS, 0, 16},
-        {linear, FM__AXIS_CHANNELS, 0, 8},     {linear, FM__AXIS_CHANNELS, 8, 32},
-        {linear, FM__AXIS_CHANNELS, 32, 32},   {linear, FM__AXIS_CHANNELS, 0, 272},
-        {linear, FM__AXIS_TOKENS, 5, 0},       {linear, FM__AXIS_TOKENS, 5, 5},
-        {linear, FM__AXIS_TOKENS, 0, 1 << 17}, {linear, FM__AXIS_GROUPS, 0, 1},
-        {linear, (fm__axis)9, 0, 1},
+        {.op = m.tape->n_op, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0},
+        {.op = 0, .axis = FM__AXIS_CHANNELS, .begin = 0, .end = 16},
+        {.op = linear, .axis = FM__AXIS_CHANNELS, .begin = 0, .end = 8},
+        {.op = linear, .axis = FM__AXIS_CHANNELS, .begin = 8, .end = 32},
+        {.op = linear, .axis = FM__AXIS_CHANNELS, .begin = 32, .end = 32},
+        {.op = linear, .axis = FM__AXIS_CHANNELS, .begin = 0, .end = 272},
+        {.op = linear, .axis = FM__AXIS_TOKENS, .begin = 5, .end = 0},
+        {.op = linear, .axis = FM__AXIS_TOKENS, .begin = 5, .end = 5},
+        {.op = linear, .axis = FM__AXIS_TOKENS, .begin = 0, .end = 1 << 17},
+        {.op = linear, .axis = FM__AXIS_GROUPS, .begin = 0, .end = 1},
+        {.op = linear, .axis = (fm__axis)9, .begin = 0, .end = 1},
     };
     fm_error error;
     fm__recording *recording = NULL;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (fm__device_record(device, m.tape, &bad[i], 1, &recording, &error) == FM_OK)
             fail_msg("range %zu was recorded", i);
-    const fm__op_range back[] = {{1, FM__AXIS_WHOLE, 0, 0}, {0, FM__AXIS_WHOLE, 0, 0}};
+    const fm__op_range back[] = {{.op = 1, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0},
+                                 {.op = 0, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0}};
     assert_int_equal(fm__device_record(device, m.tape, back, 2, &recording, &error),
                      FM_ERROR_ARGUMENT);
     assert_int_equal(fm__device_record(device, m.tape, back, 0, &recording, &error),
@@ -544,7 +554,7 @@ static void records_are_checked(void **state) {
     m.tape->finished = true;
     const uint8_t *host = m.f.weights[m.layers[0].q]->host;
     m.f.weights[m.layers[0].q]->host = NULL;
-    const fm__op_range whole = {linear, FM__AXIS_WHOLE, 0, 0};
+    const fm__op_range whole = {.op = linear, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0};
     assert_int_equal(fm__device_record(device, m.tape, &whole, 1, &recording, &error),
                      FM_ERROR_STATE);
     assert_string_equal(error.place, "blk.0.attn_q.weight");
@@ -631,7 +641,7 @@ static void submits_are_checked(void **state) {
         model_init(&m, FM__Q8_0, FM__Q8_0, 4, 2);
         fixture_batch(&m.f, 3, 0, MODEL_VOCAB, 2);
         fm__recording *recording = NULL;
-        const fm__op_range whole = {0, FM__AXIS_WHOLE, 0, 0};
+        const fm__op_range whole = {.op = 0, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0};
         CHECK(fm__device_record(device, m.tape, &whole, 1, &recording, why));
         fm__run run, spoiled;
         fm__run_status status;
@@ -668,7 +678,7 @@ static void a_window_needs_only_its_pages(void **state) {
     uint32_t *pages = (uint32_t *)(uintptr_t)m.f.batch.pages[0];
     fm__device *device = make_device(1, NULL);
     fm__recording *recording = NULL;
-    const fm__op_range whole = {0, FM__AXIS_WHOLE, 0, 0};
+    const fm__op_range whole = {.op = 0, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0};
     CHECK(fm__device_record(device, m.tape, &whole, 1, &recording, why));
     fm__run run;
     fm__run_status status;
@@ -704,10 +714,12 @@ static void buffers_and_creation(void **state) {
     assert_true(device->properties.unified && device->properties.memory_bytes > 0);
     assert_non_null(fm__device_host_kernels(device));
     fm__buffer *buffer = NULL, *import = NULL;
-    assert_int_equal(fm__device_buffer_create(device, 0, &buffer, &error), FM_ERROR_ARGUMENT);
-    assert_int_equal(fm__device_buffer_create(device, SIZE_MAX / 2, &buffer, &error),
-                     FM_ERROR_MEMORY);
-    CHECK(fm__device_buffer_create(device, 1000, &buffer, why));
+    assert_int_equal(fm__device_buffer_create(device, 0, FM__MEMORY_LOCAL, &buffer, &error),
+                     FM_ERROR_ARGUMENT);
+    assert_int_equal(
+        fm__device_buffer_create(device, SIZE_MAX / 2, FM__MEMORY_LOCAL, &buffer, &error),
+        FM_ERROR_MEMORY);
+    CHECK(fm__device_buffer_create(device, 1000, FM__MEMORY_LOCAL, &buffer, why));
     uint8_t *memory = fm__device_buffer_map(buffer);
     assert_true(memory[0] == 0 && memory[999] == 0 && (uintptr_t)memory % 64 == 0);
     assert_int_equal(fm__device_buffer_import(device, NULL, 5, &import, &error), FM_ERROR_ARGUMENT);

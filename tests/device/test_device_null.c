@@ -15,16 +15,18 @@ static void memory_is_limited(void **state) {
     fm__buffer *a = NULL, *b = NULL;
     fm_error error = {0};
     assert_int_equal(device->properties.memory_bytes, 1000);
-    assert_int_equal(fm__device_buffer_create(device, 1001, &a, &error), FM_ERROR_MEMORY);
-    CHECK(fm__device_buffer_create(device, 600, &a, why));
-    assert_int_equal(fm__device_buffer_create(device, 401, &b, &error), FM_ERROR_MEMORY);
+    assert_int_equal(fm__device_buffer_create(device, 1001, FM__MEMORY_LOCAL, &a, &error),
+                     FM_ERROR_MEMORY);
+    CHECK(fm__device_buffer_create(device, 600, FM__MEMORY_LOCAL, &a, why));
+    assert_int_equal(fm__device_buffer_create(device, 401, FM__MEMORY_LOCAL, &b, &error),
+                     FM_ERROR_MEMORY);
     assert_null(b);
     uint8_t mine[4096]; /* the caller's memory does not count */
     CHECK(fm__device_buffer_import(device, mine, sizeof mine, &b, why));
     assert_ptr_equal(fm__device_buffer_map(b), mine);
     fm__device_buffer_destroy(&b);
     fm__device_buffer_destroy(&a);
-    CHECK(fm__device_buffer_create(device, 1000, &b, why));
+    CHECK(fm__device_buffer_create(device, 1000, FM__MEMORY_LOCAL, &b, why));
     memset(fm__device_buffer_map(b), 1, 1000);
     fm__device_buffer_destroy(&b);
     fm__device_destroy(&device);
@@ -43,7 +45,7 @@ static void an_op_can_be_refused(void **state) {
         if (supports)
             continue;
         assert_non_null(reason);
-        const fm__op_range range = {i, FM__AXIS_WHOLE, 0, 0};
+        const fm__op_range range = {.op = i, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0};
         fm__recording *recording = NULL;
         fm_error error = {0};
         assert_int_equal(fm__device_record(device, m.tape, &range, 1, &recording, &error),
@@ -67,7 +69,7 @@ static void submits_signal_and_fail_as_asked(void **state) {
     fm__run_status status;
     run_init(&run, &status, &m.f, m.tape, device);
     fm__recording *recording = NULL;
-    const fm__op_range range = {0, FM__AXIS_WHOLE, 0, 0};
+    const fm__op_range range = {.op = 0, .axis = FM__AXIS_WHOLE, .begin = 0, .end = 0};
     CHECK(fm__device_record(device, m.tape, &range, 1, &recording, why));
     fm__span span = fm__device_recording_span(recording);
     assert_true(span.begin_ns == 0 && span.end_ns == 0);

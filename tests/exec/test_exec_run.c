@@ -143,7 +143,7 @@ static void runs_in_flight(uint32_t n_unit) {
     for (int i = 0; i < FLIGHTS; i++) {
         runs[i] = s.run; /* one scratch: the units keep runs apart; outputs of their own */
         runs[i].status = &status[i];
-        CHECK(fm__device_buffer_create(s.units[0], m.tape->output_bytes,
+        CHECK(fm__device_buffer_create(s.units[0], m.tape->output_bytes, FM__MEMORY_LOCAL,
                                        &runs[i].buffers[FM__SLOT_OUTPUT], why));
     }
     uint64_t allocations = fm__alloc_count();

@@ -25,14 +25,15 @@ static fm_status make(fm__device *device, void *memory, size_t bytes, bool owned
     return FM_OK;
 }
 
-fm_status fm__host_buffer_create(fm__device *device, size_t bytes, fm__buffer **out,
-                                 fm_error *error) {
-    void *memory = fm__pages_alloc(bytes);
-    if (memory == NULL)
+fm_status fm__host_buffer_create(fm__device *device, size_t bytes, fm__memory memory,
+                                 fm__buffer **out, fm_error *error) {
+    (void)memory; /* all of it is the host's */
+    void *pages = fm__pages_alloc(bytes);
+    if (pages == NULL)
         return fm__error_memory(error, device->properties.name, bytes);
-    fm_status status = make(device, memory, bytes, true, out, error);
+    fm_status status = make(device, pages, bytes, true, out, error);
     if (status != FM_OK)
-        fm__pages_free(memory, bytes);
+        fm__pages_free(pages, bytes);
     return status;
 }
 

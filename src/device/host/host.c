@@ -31,6 +31,7 @@ static bool is_void(const fm__run *run, uint32_t op) {
 void fm__host_run(fm__host *host, uint32_t member) {
     const fm__host_recording *recording = host->recording;
     fm__host_work work = {
+        .device = &host->device,
         .kernels = &host->kernels,
         .tape = recording->base.tape,
         .run = host->run,

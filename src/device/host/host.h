@@ -113,8 +113,8 @@ void fm__host_run(fm__host *host, uint32_t member);
 
 /* ---- buffers.c ---- */
 
-fm_status fm__host_buffer_create(fm__device *device, size_t bytes, fm__buffer **out,
-                                 fm_error *error);
+fm_status fm__host_buffer_create(fm__device *device, size_t bytes, fm__memory memory,
+                                 fm__buffer **out, fm_error *error);
 fm_status fm__host_buffer_import(fm__device *device, void *host, size_t bytes, fm__buffer **out,
                                  fm_error *error);
 void *fm__host_buffer_map(fm__buffer *buffer);
@@ -131,6 +131,7 @@ enum {
 };
 
 struct fm__host_work {
+    const fm__device *device;
     const fm__kernels *kernels;
     const fm__tape *tape;
     const fm__host_step *step;

@@ -23,9 +23,13 @@ fm__host_rows fm__host_step_rows(const fm__host_work *work) {
                            fm__token_border(n, work->step->end)};
 }
 
+static uint8_t *slot_memory(const fm__host_work *work, fm__slot slot) {
+    return fm__device_buffer_map(fm__run_buffer(work->run, work->device, slot));
+}
+
 uint8_t *fm__host_row(const fm__host_work *work, int16_t tensor, uint32_t row) {
     const fm__tensor *t = &work->tape->tensors[tensor];
-    uint8_t *base = fm__device_buffer_map(work->run->buffers[t->slot]);
+    uint8_t *base = slot_memory(work, t->slot);
     return base + t->offset + row * t->layout.stride;
 }
 
@@ -107,7 +111,7 @@ static void rope(const fm__host_work *work) {
 
 static uint8_t *layer_base(const fm__host_work *work) {
     const fm__op *op = work->step->op;
-    uint8_t *cache = fm__device_buffer_map(work->run->buffers[FM__SLOT_CACHE]);
+    uint8_t *cache = slot_memory(work, FM__SLOT_CACHE);
     return cache + fm__cache_offset(&work->tape->groups[op->cache_group], op->cache_layer, 0, 0);
 }
 

@@ -40,17 +40,18 @@ static fm_status make_buffer(fm__device *device, void *memory, size_t bytes, uin
     return FM_OK;
 }
 
-static fm_status buffer_create(fm__device *device, size_t bytes, fm__buffer **out,
-                               fm_error *error) {
+static fm_status buffer_create(fm__device *device, size_t bytes, fm__memory memory,
+                               fm__buffer **out, fm_error *error) {
     null_device *null = (null_device *)device;
     if (bytes > null->options.memory_bytes - null->used)
         return fm__error_memory(error, device->properties.name, bytes);
-    void *memory = fm__alloc_zero(bytes);
-    if (memory == NULL)
+    (void)memory;
+    void *pages = fm__alloc_zero(bytes);
+    if (pages == NULL)
         return fm__error_memory(error, device->properties.name, bytes);
-    fm_status status = make_buffer(device, memory, bytes, bytes, out, error);
+    fm_status status = make_buffer(device, pages, bytes, bytes, out, error);
     if (status != FM_OK)
-        fm__free(memory);
+        fm__free(pages);
     return status;
 }
 
