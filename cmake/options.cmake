@@ -2,6 +2,7 @@
 # Options of the build and the flags that every target shares (fm_options).
 option(FM_TESTS "build the tests" ON)
 option(FM_WERROR "treat warnings as errors" OFF)
+option(FM_LAB "build the measuring programs of lab/" OFF)
 option(FM_FUZZ "build the libFuzzer programs (clang)" OFF)
 set(FM_SANITIZE "" CACHE STRING "sanitizers, e.g. address,undefined or thread")
 

@@ -10,6 +10,13 @@ fm_house_test(layers)
 fm_house_test(architecture)
 fm_house_test(format) # skips itself where clang-format is missing or of another version
 
+if(FM_HAVE_VULKAN)
+    find_program(FM_SPIRV_DIS spirv-dis)
+    fm_house_test(spirv ${FM_SPIRV_DIR} spirv-dis ${FM_GLSLC}) # skips itself where spirv-dis is missing
+else()
+    fm_skip_test(house_spirv house "built without Vulkan: ${FM_VULKAN_MISSING}")
+endif()
+
 find_program(FM_NM NAMES ${CMAKE_NM} nm)
 find_program(FM_OBJDUMP NAMES ${CMAKE_OBJDUMP} objdump)
 if(FM_SANITIZE OR FM_FUZZ OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")

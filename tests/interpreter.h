@@ -177,11 +177,20 @@ static inline void interpreter_run(interpreter *in, const fm__tape *tape,
     }
 }
 
+/* A copy of one of a run's buffers, wherever it lies; fm__free. */
+static inline uint8_t *interpreter_fetch(const fm__run *run, fm__slot slot) {
+    fm__buffer *buffer = run->buffers[slot];
+    uint8_t *bytes = fm__alloc(buffer->bytes);
+    assert_non_null(bytes);
+    CHECK(fm__device_buffer_read(buffer, 0, bytes, buffer->bytes, why));
+    return bytes;
+}
+
 /* Rows [0, rows) of a tensor, and the cache, in a run's buffers equal the interpreter's. */
 static inline void interpreter_compare(const interpreter *in, const fm__tape *tape, int16_t id,
                                        uint32_t rows, const fm__run *run) {
     const fm__tensor *t = &tape->tensors[id];
-    const uint8_t *base = fm__device_buffer_map(run->buffers[t->slot]);
+    uint8_t *base = interpreter_fetch(run, t->slot);
     for (uint32_t r = 0; r < rows; r++) {
         const float *a = interpreter_row(in, tape, id, r);
         const float *b = (const float *)(base + t->offset + r * t->layout.stride);
@@ -190,8 +199,10 @@ static inline void interpreter_compare(const interpreter *in, const fm__tape *ta
                 fail_msg("%s: row %u column %u: %.9g instead of %.9g", t->name, r, c, (double)b[c],
                          (double)a[c]);
     }
-    if (tape->group_mask != 0)
-        assert_memory_equal(in->slots[FM__SLOT_CACHE],
-                            fm__device_buffer_map(run->buffers[FM__SLOT_CACHE]),
-                            tape->groups[0].bytes);
+    fm__free(base);
+    if (tape->group_mask == 0)
+        return;
+    uint8_t *cache = interpreter_fetch(run, FM__SLOT_CACHE);
+    assert_memory_equal(in->slots[FM__SLOT_CACHE], cache, tape->groups[0].bytes);
+    fm__free(cache);
 }

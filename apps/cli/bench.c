@@ -44,17 +44,22 @@ static fm_status measure(fm_engine *engine, fm_session *session, const int32_t *
     return status;
 }
 
-static void report(const cli_args *args, const fm_engine_info *info, const fm_device_info *device,
+static void report(const cli_args *args, const fm_engine *engine, const fm_device_info *device,
                    speeds *s, size_t n_prompt, size_t n_decode) {
+    fm_engine_info given, *info = &given;
+    fm_gate_info gate;
+    fm_engine_get_info(engine, info);
+    fm_engine_gate_info(engine, &gate);
     double prefill = median(s->prefill, args->repeats), decode = median(s->decode, args->repeats);
     double gigabytes = decode * (double)info->decode_bytes / 1e9;
     if (args->json) {
         printf("{\"model\": \"%s\", \"types\": \"%s\", \"threads\": %u, \"rung\": \"%s\", "
                "\"prefill_tokens\": %zu, \"prefill_per_second\": %.3f, \"decode_tokens\": %zu, "
                "\"decode_per_second\": %.3f, \"decode_gb_per_second\": %.3f, \"repetitions\": %u, "
-               "\"hash\": \"%016" PRIx64 "\"}\n",
+               "\"prefill_arm\": \"%s\", \"decode_arm\": \"%s\", \"hash\": \"%016" PRIx64 "\"}\n",
                info->architecture, info->weight_types, device->threads, device->rung, n_prompt,
-               prefill, n_decode, decode, gigabytes, args->repeats, s->hash);
+               prefill, n_decode, decode, gigabytes, args->repeats,
+               fm_arm_name(gate.active_prefill), fm_arm_name(gate.active_decode), s->hash);
         return;
     }
     printf("| model | types | threads | rung | test | tokens/s | GB/s "
@@ -65,6 +70,8 @@ static void report(const cli_args *args, const fm_engine_info *info, const fm_de
            device->threads, device->rung, n_decode, decode, gigabytes);
     printf("\nmedian of %u, after one warm-up; output hash %016" PRIx64 "\n", args->repeats,
            s->hash);
+    fflush(stdout);
+    cli_print_gate(engine);
 }
 
 int cli_bench(const cli_args *given) {
@@ -74,7 +81,6 @@ int cli_bench(const cli_args *given) {
     fm_session *session = NULL;
     fm_class numeric_class;
     fm_error error = {0};
-    fm_engine_info info;
     fm_device_info device;
     speeds s = {0};
     double ignored_prefill, ignored_decode;
@@ -117,12 +123,11 @@ int cli_bench(const cli_args *given) {
     } else if (status != FM_OK) {
         code = cli_fail(&error);
     } else {
-        fm_engine_get_info(engine, &info);
-        report(&args, &info, &device, &s, n_prompt, n_decode);
+        report(&args, engine, &device, &s, n_prompt, n_decode);
     }
     fm_session_destroy(&session);
-    cli_catch_interrupt(NULL);
-    fm_engine_destroy(&engine);
+    if (!cli_close_engine(&engine))
+        code = CLI_FAILED;
     fm_machine_destroy(&machine);
     free(prompt);
     free(s.prefill);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "fusionml/fusionml.h"
 
@@ -26,13 +27,16 @@ typedef struct cli_args {
     const char *reference;
     const char *cpu;
     const char *numeric_class;
+    const char *devices, *gate_log, *arms, *lengths, *svg;
     const char *stops[CLI_MAX_STOPS];
     uint32_t n_stops;
     uint32_t predict, context, threads, repeat_last_n, top_k, repeats, prompt_tokens, memory_mib;
+    uint32_t rows, k, n, trials, warmup;
+    int axis, deps, weights, arm; /* fm_axis, fm_deps, fm_weights, fm_arm */
     uint64_t seed;
-    double temperature, top_p, min_p, repeat_penalty, margin, tolerance;
-    bool predict_set, seed_set, margin_set, tolerance_set;
-    bool json, special, placement, echo, keys, tensors;
+    double temperature, top_p, min_p, repeat_penalty, margin, tolerance, split;
+    bool predict_set, seed_set, margin_set, tolerance_set, axis_set, repeats_set;
+    bool json, special, placement, echo, keys, tensors, no_gate, explain;
     const char *positional[CLI_MAX_POSITIONAL];
     uint32_t n_positional;
 } cli_args;
@@ -67,6 +71,9 @@ void cli_show_log(fm_log_level least);
 fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error);
 fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
                           fm_engine **engine, fm_error *error);
+/* Also closes the gate's log; false with a message on stderr: that could not be written. Clears
+ *engine; NULL in it is allowed. */
+bool cli_close_engine(fm_engine **engine);
 /* "exact", "fast", NULL -> otherwise. false: the text is neither. */
 bool cli_class(const char *text, fm_class otherwise, fm_class *out);
 /* -p TEXT, else -f FILE ("-" and no option: stdin). malloc'ed, NUL behind *bytes; NULL after a
@@ -87,9 +94,21 @@ bool cli_interrupted(void);
 double cli_now_ms(void);
 uint64_t cli_hash_ids(const int32_t *ids, size_t n); /* FNV-1a, 64 bits, over little-endian int32 */
 void cli_print_placement(const fm_engine *engine);
+/* One line on stderr: which arms ran, and what the gate did. */
+void cli_print_gate(const fm_engine *engine);
+/* The same as a JSON object; the caller's. */
+struct json_t *cli_json_gate(const fm_engine *engine);
 /* "1.50 GiB" into out. */
 void cli_bytes_text(uint64_t bytes, char *out, size_t capacity);
 int32_t cli_argmax(const float *x, size_t n); /* ties: the lower index */
+
+/* ---- explain.c ---- */
+
+/* The plans of the tapes for args->rows rows and for one row, to `to`: tables, or with args->json
+   one JSON object {"prefill":..., "decode":...}. */
+fm_status cli_explain(fm_engine *engine, const cli_args *args, FILE *to, fm_error *error);
+/* The same object; the caller's. NULL after an error. */
+struct json_t *cli_explain_json(fm_engine *engine, const cli_args *args, fm_error *error);
 
 /* ---- embedded.c: the model in the program ---- */
 
@@ -107,3 +126,6 @@ int cli_perplexity(const cli_args *args);
 int cli_verify(const cli_args *args);
 int cli_devices(const cli_args *args);
 int cli_bench(const cli_args *args);
+int cli_bench_arms(const cli_args *args);
+int cli_bench_probe(const cli_args *args);
+int cli_calibrate(const cli_args *args);

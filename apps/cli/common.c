@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* common.c: messages, opening models, reading input, progress, interrupts. */
 #include <errno.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -52,7 +53,47 @@ fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error 
     options.threads = args->threads;
     options.cpu_rung = args->cpu;
     options.memory_budget = (uint64_t)args->memory_mib << 20;
+    options.devices = args->devices;
     return fm_machine_create(machine, &options, error);
+}
+
+/* ---- engines, and the gate's log ---- */
+
+static FILE *gate_log;
+static const char *gate_log_path;
+
+static void write_gate_line(void *user, const char *line) {
+    (void)user;
+    if (gate_log != NULL)
+        fprintf(gate_log, "%s\n", line);
+}
+
+static fm_status open_gate_log(const cli_args *args, fm_engine_options *options, fm_error *error) {
+    if (args->gate_log == NULL)
+        return FM_OK;
+    gate_log_path = args->gate_log;
+    gate_log = fopen(gate_log_path, "w");
+    if (gate_log == NULL) {
+        *error = (fm_error){FM_ERROR_IO, "", ""};
+        snprintf(error->message, sizeof error->message, "%s", strerror(errno));
+        snprintf(error->place, sizeof error->place, "--gate-log: %s", gate_log_path);
+        return error->status;
+    }
+    options->gate_log = write_gate_line;
+    return FM_OK;
+}
+
+bool cli_close_engine(fm_engine **engine) {
+    cli_catch_interrupt(NULL);
+    fm_engine_destroy(engine);
+    if (gate_log == NULL)
+        return true;
+    bool good = ferror(gate_log) == 0;
+    good = fclose(gate_log) == 0 && good;
+    gate_log = NULL;
+    if (!good)
+        cli_fail_text("--gate-log: %s: write failed", gate_log_path);
+    return good;
 }
 
 fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
@@ -61,8 +102,16 @@ fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machi
     options.numeric_class = numeric_class;
     options.context_length = args->context;
     options.progress = cli_progress;
-    fm_status status;
+    options.split = args->split;
+    options.axis = (fm_axis)args->axis;
+    options.deps = (fm_deps)args->deps;
+    options.weights = (fm_weights)args->weights;
+    options.arm = (fm_arm)args->arm;
+    options.no_gate = args->no_gate;
     cli_catch_interrupt(NULL);
+    fm_status status = open_gate_log(args, &options, error);
+    if (status != FM_OK)
+        return status;
     if (args->model != NULL) {
         status = fm_engine_load(engine, machine, args->model, &options, error);
     } else {
@@ -282,6 +331,56 @@ void cli_print_placement(const fm_engine *engine) {
     }
     if (n > 0)
         print_layers(first, last, text);
+}
+
+/* ---- the gate ---- */
+
+static void calls_text(const fm_gate_info *gate, char *out, size_t capacity) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int arm = FM_ARM_CPU; arm <= FM_ARM_SPLIT && used < capacity; arm++)
+        if (gate->calls_of[arm] > 0)
+            used +=
+                (size_t)snprintf(out + used, capacity - used, "%s%s %llu", used > 0 ? ", " : "",
+                                 fm_arm_name((fm_arm)arm), (unsigned long long)gate->calls_of[arm]);
+}
+
+void cli_print_gate(const fm_engine *engine) {
+    fm_gate_info gate;
+    char calls[160];
+    fm_engine_gate_info(engine, &gate);
+    calls_text(&gate, calls, sizeof calls);
+    fprintf(stderr, "arms       prefill %s, decode %s; runs: %s\n",
+            fm_arm_name(gate.active_prefill), fm_arm_name(gate.active_decode),
+            calls[0] != '\0' ? calls : "none");
+    if (gate.share_prefill > 0 || gate.share_decode > 0)
+        fprintf(stderr, "split      share of the last unit %.3f in prefill, %.3f in decode\n",
+                gate.share_prefill, gate.share_decode);
+    if (gate.calibrated)
+        fprintf(stderr, "calibrated %.1f hours ago\n", gate.calibration_age_s / 3600);
+    if (gate.calls > 0)
+        fprintf(stderr,
+                "gate       %llu calls, %llu probes (%llu forbidden), %llu switches; probes lost "
+                "%.1f of %.1f ms\n",
+                (unsigned long long)gate.calls, (unsigned long long)gate.probes,
+                (unsigned long long)gate.forbidden, (unsigned long long)gate.switches, gate.lost_ms,
+                gate.spent_ms);
+}
+
+struct json_t *cli_json_gate(const fm_engine *engine) {
+    fm_gate_info gate;
+    fm_engine_gate_info(engine, &gate);
+    json_t *calls = json_object();
+    for (int arm = FM_ARM_CPU; arm <= FM_ARM_SPLIT; arm++)
+        json_object_set_new(calls, fm_arm_name((fm_arm)arm),
+                            json_integer((json_int_t)gate.calls_of[arm]));
+    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:b, s:f}", "prefill",
+                     fm_arm_name(gate.active_prefill), "decode", fm_arm_name(gate.active_decode),
+                     "runs", calls, "calls", (json_int_t)gate.calls, "probes",
+                     (json_int_t)gate.probes, "forbidden", (json_int_t)gate.forbidden, "switches",
+                     (json_int_t)gate.switches, "spent_ms", gate.spent_ms, "lost_ms", gate.lost_ms,
+                     "share_prefill", gate.share_prefill, "share_decode", gate.share_decode,
+                     "calibrated", gate.calibrated, "calibration_age_s", gate.calibration_age_s);
 }
 
 void cli_bytes_text(uint64_t bytes, char *out, size_t capacity) {

@@ -9,7 +9,7 @@
 
 #include "cli.h"
 
-typedef enum kind { FLAG, TEXT, TEXTS, U32, U64, REAL } kind;
+typedef enum kind { FLAG, TEXT, TEXTS, U32, U64, REAL, CHOICE } kind;
 
 typedef struct option {
     const char *name;   /* without dashes */
@@ -17,64 +17,112 @@ typedef struct option {
     kind kind;
     const char *argument; /* NULL for a flag */
     const char *help;
-    size_t offset;      /* of the field in cli_args */
-    size_t set_offset;  /* of its bool "was given", or 0 */
-    double least, most; /* U32 and REAL */
+    size_t offset;              /* of the field in cli_args */
+    size_t set_offset;          /* of its bool "was given", or 0 */
+    double least, most;         /* U32 and REAL */
+    const char *const *choices; /* CHOICE: NULL-terminated, in the order of the enum */
 } option;
 
 #define AT(field) offsetof(cli_args, field)
 
+/* In the order of fm_axis, fm_deps, fm_weights and fm_arm. */
+static const char *const axes[] = {"channels", "tokens", NULL};
+static const char *const deps[] = {"event", "batch", "eager", "ready", NULL};
+static const char *const weights[] = {"auto", "resident", "shared", "streamed", NULL};
+static const char *const arms[] = {"auto", "cpu", "gpu", "gpu-eager", "split", NULL};
+
 static const option options[] = {
-    {"model", "-m", TEXT, "PATH", "a .gguf file or a Hugging Face folder", AT(model), 0, 0, 0},
-    {"prompt", "-p", TEXT, "TEXT", "the text", AT(prompt), 0, 0, 0},
-    {"file", "-f", TEXT, "FILE", "read the text from FILE (\"-\": stdin)", AT(file), 0, 0, 0},
-    {"output", "-o", TEXT, "FILE", "file to write", AT(out), 0, 0, 0},
-    {"predict", "-n", U32, "N", "tokens to generate (run: default until the end; bench: 64)",
-     AT(predict), AT(predict_set), 0, INT_MAX},
+    {"model", "-m", TEXT, "PATH", "a .gguf file or a Hugging Face folder", AT(model), 0, 0, 0,
+     NULL},
+    {"prompt", "-p", TEXT, "TEXT", "the text", AT(prompt), 0, 0, 0, NULL},
+    {"file", "-f", TEXT, "FILE", "read the text from FILE (\"-\": stdin)", AT(file), 0, 0, 0, NULL},
+    {"output", "-o", TEXT, "FILE", "file to write", AT(out), 0, 0, 0, NULL},
+    {"predict", "-n", U32, "N",
+     "tokens to generate (default: run until the end, bench 64, bench arms 32)", AT(predict),
+     AT(predict_set), 0, INT_MAX, NULL},
     {"ctx-size", "-c", U32, "N",
      "context in tokens (default: the model's, at most 4096; perplexity: 512)", AT(context), 0, 1,
-     INT_MAX},
+     INT_MAX, NULL},
     {"threads", "-t", U32, "N", "CPU threads (default: one a physical core)", AT(threads), 0, 1,
-     1024},
-    {"temp", NULL, REAL, "X", "temperature, 0: greedy (default 0.8)", AT(temperature), 0, 0, 1e6},
-    {"top-k", NULL, U32, "N", "keep the N likeliest, 0: off (default 40)", AT(top_k), 0, 0,
-     INT_MAX},
+     1024, NULL},
+    {"temp", NULL, REAL, "X", "temperature, 0: greedy (default 0.8)", AT(temperature), 0, 0, 1e6,
+     NULL},
+    {"top-k", NULL, U32, "N", "keep the N likeliest, 0: off (default 40)", AT(top_k), 0, 0, INT_MAX,
+     NULL},
     {"top-p", NULL, REAL, "X", "keep the likeliest that sum to X (default 0.95)", AT(top_p), 0, 0,
-     1},
+     1, NULL},
     {"min-p", NULL, REAL, "X", "keep those above X of the likeliest (default 0.05)", AT(min_p), 0,
-     0, 1},
+     0, 1, NULL},
     {"repeat-penalty", NULL, REAL, "X", "divide repeated tokens' logits, 1: off (default 1)",
-     AT(repeat_penalty), 0, 1e-6, 1e6},
+     AT(repeat_penalty), 0, 1e-6, 1e6, NULL},
     {"repeat-last-n", NULL, U32, "N", "tokens that count as repeated (default 64)",
-     AT(repeat_last_n), 0, 0, INT_MAX},
-    {"seed", "-s", U64, "N", "seed (run: default from the clock, printed; synth: 0)", AT(seed),
-     AT(seed_set), 0, 0},
+     AT(repeat_last_n), 0, 0, INT_MAX, NULL},
+    {"seed", "-s", U64, "N", "seed (run: default from the clock, printed; else 0)", AT(seed),
+     AT(seed_set), 0, 0, NULL},
     {"stop", NULL, TEXTS, "TEXT", "end the answer before TEXT (may be repeated)", AT(stops), 0, 0,
-     0},
+     0, NULL},
     {"cpu", NULL, TEXT, "RUNG", "kernel rung: ref, avx2, avx512, neon (default: the best)", AT(cpu),
-     0, 0, 0},
-    {"class", NULL, TEXT, "CLASS", "numeric class: exact or fast", AT(numeric_class), 0, 0, 0},
+     0, 0, 0, NULL},
+    {"class", NULL, TEXT, "CLASS", "numeric class: exact or fast", AT(numeric_class), 0, 0, 0,
+     NULL},
     {"memory", NULL, U32, "MIB", "memory budget in MiB (default: 90 % of what is available)",
-     AT(memory_mib), 0, 1, INT_MAX},
-    {"type", NULL, TEXT, "TYPE", "weight type or mixture", AT(type), 0, 0, 0},
+     AT(memory_mib), 0, 1, INT_MAX, NULL},
+    {"type", NULL, TEXT, "TYPE", "weight type or mixture (bench probe: default q8_0)", AT(type), 0,
+     0, 0, NULL},
     {"shape", NULL, TEXT, "SHAPE", "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, llama-3.2-1b, tiny",
-     AT(shape), 0, 0, 0},
-    {"ids", NULL, TEXT, "FILE", "one JSON array of token ids a line", AT(ids), 0, 0, 0},
+     AT(shape), 0, 0, 0, NULL},
+    {"ids", NULL, TEXT, "FILE", "one JSON array of token ids a line", AT(ids), 0, 0, 0, NULL},
     {"reference", NULL, TEXT, "JSON", "reference outputs (tokenizer vectors, greedy tokens)",
-     AT(reference), 0, 0, 0},
+     AT(reference), 0, 0, 0, NULL},
     {"margin", NULL, REAL, "X", "compare greedy tokens where the reference leads by at least X",
-     AT(margin), AT(margin_set), 0, 1e6},
+     AT(margin), AT(margin_set), 0, 1e6, NULL},
     {"tolerance", NULL, REAL, "X", "largest allowed |logit difference| (exact 0.01, fast 0.1)",
-     AT(tolerance), AT(tolerance_set), 0, 1e6},
+     AT(tolerance), AT(tolerance_set), 0, 1e6, NULL},
     {"prompt-tokens", "-P", U32, "N", "tokens to prefill (default 512)", AT(prompt_tokens), 0, 0,
-     INT_MAX},
-    {"repetitions", "-r", U32, "N", "timed repetitions (default 3)", AT(repeats), 0, 1, 1000},
-    {"special", NULL, FLAG, NULL, "add BOS/EOS and parse special tokens", AT(special), 0, 0, 0},
-    {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0},
-    {"echo", NULL, FLAG, NULL, "print the prompt before its continuation", AT(echo), 0, 0, 0},
-    {"placement", NULL, FLAG, NULL, "print where each layer ran", AT(placement), 0, 0, 0},
-    {"keys", NULL, FLAG, NULL, "only the metadata keys", AT(keys), 0, 0, 0},
-    {"tensors", NULL, FLAG, NULL, "only the tensors", AT(tensors), 0, 0, 0},
+     INT_MAX, NULL},
+    {"repetitions", "-r", U32, "N", "timed repetitions (default: bench 3, bench arms 9)",
+     AT(repeats), AT(repeats_set), 1, 1000, NULL},
+    {"special", NULL, FLAG, NULL, "add BOS/EOS and parse special tokens", AT(special), 0, 0, 0,
+     NULL},
+    {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0, NULL},
+    {"echo", NULL, FLAG, NULL, "print the prompt before its continuation", AT(echo), 0, 0, 0, NULL},
+    {"placement", NULL, FLAG, NULL, "print where each layer ran", AT(placement), 0, 0, 0, NULL},
+    {"keys", NULL, FLAG, NULL, "only the metadata keys", AT(keys), 0, 0, 0, NULL},
+    {"tensors", NULL, FLAG, NULL, "only the tensors", AT(tensors), 0, 0, 0, NULL},
+    {"device", "-d", TEXT, "LIST",
+     "units, the main one first: host, host:0-3, host:p, host:e, vulkan:N (default: auto)",
+     AT(devices), 0, 0, 0, NULL},
+    {"split", NULL, REAL, "SHARE",
+     "share of the last unit in products, 0 to 1 (default: calibrated; probe: searched)", AT(split),
+     0, 0, 1, NULL},
+    {"axis", NULL, CHOICE, "AXIS",
+     "what a split divides: channels or tokens (default: channels; probe: tokens)", AT(axis),
+     AT(axis_set), 0, 0, axes},
+    {"deps", NULL, CHOICE, "MODE", "how units wait: event, batch, eager, ready (default: event)",
+     AT(deps), 0, 0, 0, deps},
+    {"weights", NULL, CHOICE, "WHERE",
+     "a GPU's weights: auto, resident, shared, streamed (default: auto)", AT(weights), 0, 0, 0,
+     weights},
+    {"arm", NULL, CHOICE, "ARM", "way to run: auto, cpu, gpu, gpu-eager, split (default: auto)",
+     AT(arm), 0, 0, 0, arms},
+    {"no-gate", NULL, FLAG, NULL, "keep the arm that is predicted to be best; measure none",
+     AT(no_gate), 0, 0, 0, NULL},
+    {"gate-log", NULL, TEXT, "FILE", "one JSON line for each decision of the gate", AT(gate_log), 0,
+     0, 0, NULL},
+    {"explain", NULL, FLAG, NULL, "print the plans; without a prompt nothing is run", AT(explain),
+     0, 0, 0, NULL},
+    {"rows", NULL, U32, "N", "rows of the product (explain: of the prefill plan, default 512)",
+     AT(rows), 0, 1, 1 << 20, NULL},
+    {"k", NULL, U32, "N", "columns of its input (default 1600)", AT(k), 0, 1, 1 << 20, NULL},
+    {"n", NULL, U32, "N", "columns of its output (default 6400)", AT(n), 0, 1, 1 << 20, NULL},
+    {"trials", NULL, U32, "N", "timed trials of each case (default 20)", AT(trials), 0, 1, 10000,
+     NULL},
+    {"warmup", NULL, U32, "N", "untimed trials before (default 5)", AT(warmup), 0, 1, 10000, NULL},
+    {"arms", NULL, TEXT, "LIST", "arms to compare (default: all that the machine has)", AT(arms), 0,
+     0, 0, NULL},
+    {"lengths", "-p", TEXT, "LIST", "prompt lengths in tokens (default 64,128,256,512)",
+     AT(lengths), 0, 0, 0, NULL},
+    {"svg", NULL, TEXT, "FILE", "write the curves as an SVG picture", AT(svg), 0, 0, 0, NULL},
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
@@ -85,12 +133,13 @@ static bool takes(const cli_command *command, const option *o) {
     return false;
 }
 
-/* Finds the option that `word` names, of any command; *value is what follows "=" or NULL. */
-static const option *find(const char *word, const char **value) {
+/* Finds the option that `word` names; *value is what follows "=" or NULL. A letter that this
+   command does not take may be another's. */
+static const option *find(const cli_command *command, const char *word, const char **value) {
     *value = NULL;
     for (size_t i = 0; i < N_OPTIONS; i++) {
         const option *o = &options[i];
-        if (o->letter != NULL && strcmp(word, o->letter) == 0)
+        if (o->letter != NULL && strcmp(word, o->letter) == 0 && takes(command, o))
             return o;
         size_t n = strlen(o->name);
         if (strncmp(word, "--", 2) != 0 || strncmp(word + 2, o->name, n) != 0)
@@ -107,7 +156,12 @@ static const option *find(const char *word, const char **value) {
 
 static bool bad_value(const cli_command *command, const option *o, const char *text) {
     fprintf(stderr, "fusionml %s: --%s: \"%s\" is not ", command->name, o->name, text);
-    if (o->kind == U64)
+    if (o->kind == CHOICE) {
+        fprintf(stderr, "one of");
+        for (const char *const *c = o->choices; *c != NULL; c++)
+            fprintf(stderr, "%s %s", c == o->choices ? "" : ",", *c);
+        fputc('\n', stderr);
+    } else if (o->kind == U64)
         fprintf(stderr, "a whole number from 0 to %lld\n", (long long)INT64_MAX);
     else
         fprintf(stderr, "a%s number from %.10g to %.10g\n", o->kind == U32 ? " whole" : "",
@@ -157,6 +211,15 @@ static bool store(const cli_command *command, const option *o, const char *text,
         *(double *)field = v;
         break;
     }
+    case CHOICE: {
+        int v = 0;
+        while (o->choices[v] != NULL && strcmp(o->choices[v], text) != 0)
+            v++;
+        if (o->choices[v] == NULL)
+            return bad_value(command, o, text);
+        *(int *)field = v;
+        break;
+    }
     }
     if (o->set_offset != 0)
         *(bool *)((char *)args + o->set_offset) = true;
@@ -173,6 +236,7 @@ static void set_defaults(cli_args *args) {
     args->repeat_penalty = sampler.repeat_penalty;
     args->repeat_last_n = sampler.repeat_last_n;
     args->repeats = 3;
+    args->split = -1;
     args->prompt_tokens = 512;
 }
 
@@ -198,10 +262,10 @@ bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args
             args->positional[args->n_positional++] = word;
             continue;
         }
-        const option *o = find(word, &value);
+        const option *o = find(command, word, &value);
         /* a short spelling of --ctx-size */
         if (o == NULL && (strcmp(word, "--ctx") == 0))
-            o = find("--ctx-size", &value);
+            o = find(command, "--ctx-size", &value);
         if (o == NULL || !takes(command, o)) {
             fprintf(stderr, "fusionml %s: no option %s; see --help\n", command->name, word);
             return false;

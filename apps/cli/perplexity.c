@@ -201,11 +201,12 @@ int cli_perplexity(const cli_args *given) {
             printf("ppl %.4f  nll %.6f  tokens %llu\n", exp(nll), nll,
                    (unsigned long long)s.scored);
         fprintf(stderr, "%.1f s, %.1f tokens/s\n", ms / 1e3, (double)s.scored * 1e3 / ms);
+        cli_print_gate(s.engine);
     }
     fm_batch_destroy(&s.batch);
     fm_session_destroy(&s.session);
-    cli_catch_interrupt(NULL);
-    fm_engine_destroy(&s.engine);
+    if (!cli_close_engine(&s.engine))
+        code = CLI_FAILED;
     fm_machine_destroy(&s.machine);
     free(text);
     return code;

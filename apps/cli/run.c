@@ -30,17 +30,18 @@ typedef struct answer {
     const char *reason; /* why it ended */
 } answer;
 
-static void finish(answer *a) {
+/* false: the gate's log could not be written. */
+static bool finish(answer *a) {
     fm_stream_destroy(&a->stream);
     fm_sampler_destroy(&a->sampler);
     fm_session_destroy(&a->session);
-    cli_catch_interrupt(NULL);
-    fm_engine_destroy(&a->engine);
+    bool good = cli_close_engine(&a->engine);
     fm_machine_destroy(&a->machine);
     fm_free(a->prompt_ids);
     free(a->prompt);
     free(a->ids);
     free(a->text);
+    return good;
 }
 
 static fm_status fail_memory(fm_error *error) {
@@ -62,9 +63,17 @@ static fm_status emit(answer *a, const char *piece, size_t bytes, fm_error *erro
         a->text = larger;
         a->text_capacity = capacity;
     }
-    memcpy(a->text + a->text_bytes, piece, bytes);
+    if (bytes > 0) /* the text may be NULL still */
+        memcpy(a->text + a->text_bytes, piece, bytes);
     a->text_bytes += bytes;
     return FM_OK;
+}
+
+static fm_status open_engine(answer *a, fm_class numeric_class, fm_error *error) {
+    fm_status status = cli_open_machine(a->args, &a->machine, error);
+    if (status == FM_OK)
+        status = cli_open_engine(a->args, numeric_class, a->machine, &a->engine, error);
+    return status;
 }
 
 static fm_status open_all(answer *a, fm_class numeric_class, fm_error *error) {
@@ -84,9 +93,7 @@ static fm_status open_all(answer *a, fm_class numeric_class, fm_error *error) {
     sampling.seed = a->seed;
     fm_status status = fm_sampler_create(&a->sampler, &sampling, error);
     if (status == FM_OK)
-        status = cli_open_machine(args, &a->machine, error);
-    if (status == FM_OK)
-        status = cli_open_engine(args, numeric_class, a->machine, &a->engine, error);
+        status = open_engine(a, numeric_class, error);
     if (status != FM_OK)
         return status;
     const fm_tokenizer *tokenizer = fm_engine_tokenizer(a->engine);
@@ -197,6 +204,7 @@ static void report(const answer *a) {
             per_second(a->n_decode, a->decode_ms) * (double)info.decode_bytes / 1e9);
     fprintf(stderr, "seed %" PRIu64 ", ended by %s, output hash %016" PRIx64 "\n", a->seed,
             a->reason, cli_hash_ids(a->ids, a->n));
+    cli_print_gate(a->engine);
 }
 
 static json_t *json_ids(const int32_t *ids, size_t n) {
@@ -208,6 +216,7 @@ static json_t *json_ids(const int32_t *ids, size_t n) {
 
 static int print_json(const answer *a) {
     fm_engine_info info;
+    fm_error error = {0};
     char hash[17];
     fm_engine_get_info(a->engine, &info);
     snprintf(hash, sizeof hash, "%016" PRIx64, cli_hash_ids(a->ids, a->n));
@@ -226,6 +235,15 @@ static int print_json(const answer *a) {
     json_object_set_new(root, "seed", json_integer((json_int_t)a->seed));
     json_object_set_new(root, "timings", timings);
     json_object_set_new(root, "hash", json_string(hash));
+    json_object_set_new(root, "gate", cli_json_gate(a->engine));
+    if (a->args->explain) {
+        json_t *plans = cli_explain_json(a->engine, a->args, &error);
+        if (plans == NULL) {
+            json_decref(root);
+            return cli_fail(&error);
+        }
+        json_object_set_new(root, "plans", plans);
+    }
     char *text = json_dumps(root, JSON_COMPACT);
     json_decref(root);
     if (text == NULL)
@@ -233,6 +251,16 @@ static int print_json(const answer *a) {
     puts(text);
     free(text);
     return CLI_OK;
+}
+
+/* `--explain` without a prompt: the plans, and no run. */
+static int explain_only(answer *a, fm_class numeric_class) {
+    fm_error error = {0};
+    fm_status status = open_engine(a, numeric_class, &error);
+    if (status == FM_OK)
+        status = cli_explain(a->engine, a->args, stdout, &error);
+    int code = status == FM_OK ? CLI_OK : cli_fail(&error);
+    return finish(a) ? code : CLI_FAILED;
 }
 
 int cli_run(const cli_args *args) {
@@ -249,9 +277,13 @@ int cli_run(const cli_args *args) {
         cli_fail_text("-p and -f exclude each other");
         return CLI_USAGE;
     }
+    if (args->explain && args->prompt == NULL && args->file == NULL)
+        return explain_only(&a, numeric_class);
     if ((a.prompt = cli_input(args, &a.prompt_bytes)) == NULL)
         return CLI_FAILED;
     fm_status status = open_all(&a, numeric_class, &error);
+    if (status == FM_OK && args->explain && !args->json)
+        status = cli_explain(a.engine, args, stderr, &error);
     if (status == FM_OK && args->echo && !args->json) {
         fwrite(a.prompt, 1, a.prompt_bytes, stdout);
         fflush(stdout);
@@ -284,6 +316,5 @@ int cli_run(const cli_args *args) {
         if (args->placement)
             cli_print_placement(a.engine);
     }
-    finish(&a);
-    return code;
+    return finish(&a) ? code : CLI_FAILED;
 }

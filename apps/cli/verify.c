@@ -53,12 +53,13 @@ static fm_status open_subject(subject *s, const char *model, fm_error *error) {
     return FM_OK;
 }
 
-static void close_subject(subject *s) {
+/* false: the gate's log could not be written. */
+static bool close_subject(subject *s) {
     fm_batch_destroy(&s->batch);
     fm_session_destroy(&s->session);
-    cli_catch_interrupt(NULL);
-    fm_engine_destroy(&s->engine);
+    bool good = cli_close_engine(&s->engine);
     fm_machine_destroy(&s->machine);
+    return good;
 }
 
 /* Leader's distance from the second of n logits. */
@@ -391,6 +392,5 @@ int cli_verify(const cli_args *args) {
     double tolerance = args->tolerance_set ? args->tolerance : s.fast ? 1e-1 : 1e-2;
     if (code == CLI_OK && !report(&s, &v, tolerance))
         code = CLI_FAILED;
-    close_subject(&s);
-    return code;
+    return close_subject(&s) ? code : CLI_FAILED;
 }

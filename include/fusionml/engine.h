@@ -100,6 +100,9 @@ typedef struct fm_engine_options {
     fm_deps deps;
     fm_weights weights;
     fm_arm arm;
+    /* 1: the gate measures nothing. With arm AUTO each bucket keeps the arm that it begins with:
+       the one with the lowest prediction, or the first where nothing is predicted. */
+    int no_gate;
     fm_gate_log_callback *gate_log; /* may be NULL */
     void *gate_log_user;
 } fm_engine_options;
@@ -135,6 +138,10 @@ typedef struct fm_engine_info {
     uint64_t cache_bytes;   /* the page pool */
     uint64_t scratch_bytes; /* activations */
     uint64_t decode_bytes;  /* weight bytes that one decoded token reads */
+    /* With a GPU: its copies of weights; the activations once more in host memory, where it is
+       discrete; and all that lies in a discrete one's own memory (copies, cache, activations).
+       What two units address counts once. */
+    uint64_t copy_bytes, mirror_bytes, own_bytes;
     double load_ms;
     uint64_t model_hash; /* of the weights and hyper-parameters; snapshots are checked against it */
 } fm_engine_info;
@@ -172,6 +179,11 @@ FM_API fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_p
 FM_API fm_status fm_engine_explain(fm_engine *engine, uint32_t rows, fm_arm arm, int json,
                                    char **out, fm_error *error);
 FM_API const char *fm_arm_name(fm_arm arm); /* "cpu", "gpu", "gpu-eager", "split", "auto" */
+
+/* From the next run on: that arm for every bucket; AUTO: the gate chooses again (or, with no_gate,
+   what it began with). Units, weights and sessions stay as they are. Errors: ARGUMENT (the engine
+   has no such arm; the message names those it has). */
+FM_API fm_status fm_engine_set_arm(fm_engine *engine, fm_arm arm, fm_error *error);
 
 /* What the gate did so far, over all buckets. */
 typedef struct fm_gate_info {

@@ -18,7 +18,8 @@ extern "C" {
 typedef struct fm_machine fm_machine;
 
 typedef struct fm_machine_options {
-    /* Threads of the host device; 0: one for each physical core that the process may use. */
+    /* Threads of the (first) host team; 0: one for each physical core that the process may use, or
+       one for each processor that its item lists. */
     uint32_t threads;
     /* Kernel rung of the host device: "ref", "avx2", "avx512", "neon"; NULL: the fastest that this
        CPU has. A rung that the CPU lacks is refused with FM_ERROR_UNSUPPORTED. */
@@ -26,13 +27,20 @@ typedef struct fm_machine_options {
     /* Bytes that engines on this machine may hold (weights, caches, scratch); 0: 90 % of the memory
        that is available when the machine is created. */
     uint64_t memory_budget;
-    /* The units, the main one first, separated by commas; NULL or "auto": every real GPU that
-       Vulkan offers, best first, then the host. The main unit keeps activations and caches and runs
-       what is not split. host            a team of threads over all cores; host:0-3 or host:0+2+4
-       over those logical processors; several teams are several units ("host:0,host:1") host:p,
-       host:e  the performance or the efficiency cores, where the processor has both kinds vulkan:N
-       the N-th Vulkan device, best first; software ones (lavapipe) count here null computes nothing
-       (tests) A unit that cannot be made is an error that says why; with "auto" it is a warning. */
+    /* The units, the main one first, separated by commas. The main unit keeps activations and
+     * caches and runs what is not split. NULL or "auto": the best real GPU that Vulkan offers, then
+     * the host.
+     * - host: a team of threads, one on each core
+     * - host:0-3, host:0+2+4: a team on those logical processors. Several teams are several units
+     *   ("host:0,host:1"); no two may share a processor
+     * - host:p, host:e: the performance or the efficiency cores of a processor that mixes both
+     * - vulkan:N: the N-th Vulkan device, best first; software ones (lavapipe) count here. At most
+     *   one, and one with memory of its own must come first. "vulkan:0+discrete" treats the memory
+     *   as the device's own, whatever it is: it tests copies
+     * - null: computes nothing, for tests of plans; results that it takes part in mean nothing
+     * A list without a host team gets one behind it, for what the others cannot run. A unit that
+     * cannot be made is an error that says why. With "auto" it is a warning where a GPU is there,
+     * and a line of the log (FM_LOG_INFO) where none can serve. */
     const char *devices;
     const char *cache_dir; /* calibrations, compiled pipelines; NULL: the user's cache folder */
 } fm_machine_options;

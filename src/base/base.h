@@ -174,6 +174,46 @@ uint64_t fm__memory_total(void);
 uint64_t fm__memory_available(void);
 uint64_t fm__memory_resident(void); /* of this process */
 
+/* ---- pressure.c: is memory tight? ---- */
+
+typedef struct fm__pressure {
+    bool stall_known; /* the system counts stalls (Linux: pressure stall information) */
+    double stall;     /* percent of the last 10 s in which some task waited for memory */
+    uint64_t available_bytes, total_bytes; /* total 0: unknown */
+    uint64_t major_faults;                 /* of this process since the reading before */
+    uint64_t elapsed_ns;                   /* since the reading before; 0: there was none */
+    uint32_t level;                        /* macOS: 1 normal, 2 warning, 4 critical; else 0 */
+} fm__pressure;
+
+/* Zero-initialise; one a thread that asks. */
+typedef struct fm__pressure_state {
+    uint64_t major_faults, read_ns;
+    fm__pressure last;
+    bool tight;
+} fm__pressure_state;
+
+/* Whether memory is tight, by the rules of fm__pressure_is_tight(). Reads the system at most twice
+   a second, and otherwise says what it said before. out may be NULL. */
+bool fm__memory_pressure(fm__pressure_state *state, fm__pressure *out);
+/* A reading of a system whose files are below `root` ("" for this one) at the time `now_ns`, after
+   `major_faults` of them in all. */
+void fm__pressure_read(fm__pressure_state *state, const char *root, uint64_t now_ns,
+                       uint64_t major_faults, fm__pressure *out);
+/* The pure rule; pressure.c has the thresholds. */
+bool fm__pressure_is_tight(const fm__pressure *pressure);
+
+/* ---- power.c ---- */
+
+typedef enum fm__power {
+    FM__POWER_NONE, /* the system names no supply: a desktop, a server, or it does not say */
+    FM__POWER_AC,
+    FM__POWER_BATTERY,
+} fm__power;
+
+/* What feeds the machine, of a system whose files are below `root` ("" for this one). */
+fm__power fm__power_source(const char *root);
+const char *fm__power_name(fm__power power); /* "none", "ac", "battery" */
+
 /* ---- thread.c ---- */
 
 typedef struct fm__thread fm__thread;
@@ -199,10 +239,17 @@ uint64_t fm__counter_read(fm__counter *counter);
 void fm__counter_set(fm__counter *counter, uint64_t value); /* wakes sleepers; must not decrease */
 void fm__counter_add(fm__counter *counter, uint64_t n);
 void fm__counter_wait(fm__counter *counter, uint64_t at_least);
+/* The same, where work is under way that will end the wait within some 100 us: spins for longer. */
+void fm__counter_wait_soon(fm__counter *counter, uint64_t at_least);
 
 /* Physical cores this process may use, through hwloc: fills cpus[] (one logical processor a core)
    up to capacity; returns how many there are. */
 size_t fm__cores(int *cpus, size_t capacity);
+/* The same for one kind of core of a processor that mixes kinds, through hwloc. PERFORMANCE: those
+   of the kind that hwloc ranks highest; EFFICIENCY: all others. 0: all cores are of one kind, or
+   the system does not tell. */
+typedef enum fm__core_kind { FM__CORES_PERFORMANCE, FM__CORES_EFFICIENCY } fm__core_kind;
+size_t fm__core_list(fm__core_kind kind, int *cpus, size_t capacity);
 
 /* Calls task(argument, index) for index in [0, count) on `threads` threads (0: all cores), any
    order. Used by loading and converting, never while a model runs. */
@@ -266,6 +313,12 @@ uint64_t fm__writer_offset(const fm__writer *writer);
 fm_status fm__writer_commit(fm__writer **writer,
                             fm_error *error); /* flush, sync, rename; clears *writer */
 void fm__writer_abort(fm__writer **writer);   /* removes the temporary file; NULL allowed */
+
+/* ---- cache.c ---- */
+
+/* The folder `asked`, or where it is NULL the user's cache folder for us ($XDG_CACHE_HOME/fusionml,
+   or below the home folder), made if it is not there. false: there is none, or `asked` is "". */
+bool fm__cache_folder(const char *asked, char *out, size_t capacity);
 
 /* ---- half.c: integer conversions (docs/numerics.md) ---- */
 

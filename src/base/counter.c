@@ -18,12 +18,16 @@
 #endif
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include "base/base.h"
 
 /* A hand-over costs some 2 us by spinning and some 30 us through the kernel; longer waits than this
    are worth the sleep. */
 #define SPIN_NS 10000
+/* ... unless work is known to be under way that ends it: then the processor is offered to others
+   between looks, and the sleep comes later. */
+#define SOON_NS 500000
 
 #if defined(__linux__) && !defined(FM__COUNTER_BY_CONDITION)
 
@@ -90,7 +94,7 @@ void fm__counter_add(fm__counter *counter, uint64_t n) {
         unpark_all(counter);
 }
 
-static bool spin(fm__counter *counter, uint64_t at_least) {
+static bool spin(fm__counter *counter, uint64_t at_least, uint64_t limit_ns) {
     uint64_t began = 0;
     for (uint32_t i = 0;; i++) {
         if (fm__counter_read(counter) >= at_least)
@@ -100,14 +104,16 @@ static bool spin(fm__counter *counter, uint64_t at_least) {
             uint64_t now = fm__now_ns();
             if (began == 0)
                 began = now;
-            else if (now - began > SPIN_NS)
+            else if (now - began > limit_ns)
                 return false;
+            else if (now - began > SPIN_NS)
+                sched_yield();
         }
     }
 }
 
-void fm__counter_wait(fm__counter *counter, uint64_t at_least) {
-    if (spin(counter, at_least))
+static void wait_spinning(fm__counter *counter, uint64_t at_least, uint64_t spin_ns) {
+    if (spin(counter, at_least, spin_ns))
         return;
     atomic_fetch_add(&counter->sleepers, 1);
     for (;;) {
@@ -117,4 +123,12 @@ void fm__counter_wait(fm__counter *counter, uint64_t at_least) {
         park(counter, seen);
     }
     atomic_fetch_sub(&counter->sleepers, 1);
+}
+
+void fm__counter_wait(fm__counter *counter, uint64_t at_least) {
+    wait_spinning(counter, at_least, SPIN_NS);
+}
+
+void fm__counter_wait_soon(fm__counter *counter, uint64_t at_least) {
+    wait_spinning(counter, at_least, SOON_NS);
 }

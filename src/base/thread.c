@@ -102,19 +102,46 @@ void fm__thread_join(fm__thread **thread) {
 
 /* ---- cores ---- */
 
-/* The first allowed processor of each core that hwloc sees; 0 if it sees none. */
-static size_t cores_by_hwloc(int *cpus, size_t capacity) {
+/* What taskset or a container left to this process; systems that cannot say so leave everything. */
+static void allowed_here(hwloc_topology_t topology, hwloc_bitmap_t allowed) {
+    hwloc_bitmap_t here = hwloc_bitmap_alloc();
+    hwloc_bitmap_copy(allowed, hwloc_topology_get_allowed_cpuset(topology));
+    if (here && hwloc_get_cpubind(topology, here, HWLOC_CPUBIND_PROCESS) == 0 &&
+        !hwloc_bitmap_iszero(here))
+        hwloc_bitmap_and(allowed, allowed, here);
+    hwloc_bitmap_free(here);
+}
+
+/* Takes the efficiency cores out of `allowed`, or all others; with one kind only: everything. */
+static void keep_kind(hwloc_topology_t topology, fm__core_kind kind, hwloc_bitmap_t allowed) {
+    hwloc_bitmap_t best = hwloc_bitmap_alloc();
+    int n = hwloc_cpukinds_get_nr(topology, 0), efficiency = -1;
+    /* hwloc lists kinds from the most efficient to the fastest, where it could rank them. */
+    bool known =
+        best && n > 1 &&
+        hwloc_cpukinds_get_info(topology, (unsigned)n - 1, best, &efficiency, NULL, NULL, 0) == 0 &&
+        efficiency >= 0;
+    if (!known)
+        hwloc_bitmap_zero(allowed);
+    else if (kind == FM__CORES_PERFORMANCE)
+        hwloc_bitmap_and(allowed, allowed, best);
+    else
+        hwloc_bitmap_andnot(allowed, allowed, best);
+    hwloc_bitmap_free(best);
+}
+
+/* The first allowed processor of each core that hwloc sees, of one kind if `kind` is not NULL; 0 if
+   it sees none. */
+static size_t cores_by_hwloc(const fm__core_kind *kind, int *cpus, size_t capacity) {
     hwloc_topology_t topology;
     size_t count = 0;
     if (hwloc_topology_init(&topology) != 0)
         return 0;
     hwloc_bitmap_t allowed = hwloc_bitmap_alloc(), here = hwloc_bitmap_alloc();
     if (allowed && here && hwloc_topology_load(topology) == 0) {
-        hwloc_bitmap_copy(allowed, hwloc_topology_get_allowed_cpuset(topology));
-        /* What taskset or a container left; systems that cannot say so leave everything. */
-        if (hwloc_get_cpubind(topology, here, HWLOC_CPUBIND_PROCESS) == 0 &&
-            !hwloc_bitmap_iszero(here))
-            hwloc_bitmap_and(allowed, allowed, here);
+        allowed_here(topology, allowed);
+        if (kind)
+            keep_kind(topology, *kind, allowed);
         for (hwloc_obj_t core = NULL;
              (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != NULL;) {
             hwloc_bitmap_and(here, core->cpuset, allowed);
@@ -155,7 +182,7 @@ static size_t processors_by_system(int *cpus, size_t capacity) {
 }
 
 size_t fm__cores(int *cpus, size_t capacity) {
-    size_t count = cores_by_hwloc(cpus, capacity);
+    size_t count = cores_by_hwloc(NULL, cpus, capacity);
     if (count == 0) {
         count = processors_by_system(cpus, capacity);
         fm__log(FM_LOG_WARNING,
@@ -163,6 +190,10 @@ size_t fm__cores(int *cpus, size_t capacity) {
                 count);
     }
     return count;
+}
+
+size_t fm__core_list(fm__core_kind kind, int *cpus, size_t capacity) {
+    return cores_by_hwloc(&kind, cpus, capacity);
 }
 
 /* ---- parallel_for ---- */

@@ -127,12 +127,44 @@ static fm_status check_channels(const char *place, const fm__tape *tape, const f
     return FM_OK;
 }
 
+static fm_status check_tokens(const char *place, const fm__op_range *range, fm_error *error) {
+    if (range->end == 0 ? range->begin == 0
+                        : range->begin < range->end && range->end <= FM__TOKEN_PARTS)
+        return FM_OK;
+    return fm__error(error, FM_ERROR_ARGUMENT, place, "tokens %u to %u of %d parts", range->begin,
+                     range->end, FM__TOKEN_PARTS);
+}
+
+static fm_status check_copy(fm__device *device, const char *place, const fm__tape *tape,
+                            const fm__op_range *range, fm_error *error) {
+    if (device->properties.unified || range->tensor < 0 ||
+        (uint32_t)range->tensor >= tape->n_tensor ||
+        tape->tensors[range->tensor].slot != FM__SLOT_SCRATCH)
+        return fm__error(error, FM_ERROR_ARGUMENT, place,
+                         "%s cannot copy tensor %d: it addresses host memory, or the tensor is not "
+                         "in the scratch",
+                         device->properties.name, range->tensor);
+    const fm__tensor *tensor = &tape->tensors[range->tensor];
+    if (range->axis == FM__AXIS_WHOLE)
+        return FM_OK;
+    if (range->axis == FM__AXIS_TOKENS)
+        return check_tokens(place, range, error);
+    if (range->axis == FM__AXIS_CHANNELS && tensor->act == FM__ACT_F32 &&
+        range->begin < range->end && range->end <= tensor->cols)
+        return FM_OK;
+    return fm__error(error, FM_ERROR_ARGUMENT, place,
+                     "columns %u to %u of tensor %s (%u) cannot be copied", range->begin,
+                     range->end, tensor->name, tensor->cols);
+}
+
 static fm_status check_range(fm__device *device, const fm__tape *tape, const fm__op_range *range,
                              fm_error *error) {
     char place[160];
     fm__op_describe(tape, range->op, place, sizeof place);
     if (range->op >= tape->n_op)
         return fm__error(error, FM_ERROR_ARGUMENT, place, "the tape has %u ops", tape->n_op);
+    if (range->copy != FM__COPY_NONE)
+        return check_copy(device, place, tape, range, error);
     const char *reason = "";
     if (!fm__device_op_supports(device, tape, &tape->ops[range->op], &reason))
         return fm__error(error, FM_ERROR_UNSUPPORTED, place, "%s cannot run it: %s",
@@ -143,15 +175,28 @@ static fm_status check_range(fm__device *device, const fm__tape *tape, const fm_
     case FM__AXIS_CHANNELS:
         return check_channels(place, tape, range, error);
     case FM__AXIS_TOKENS:
-        if (range->end == 0 ? range->begin == 0
-                            : range->begin < range->end && range->end <= FM__TOKEN_PARTS)
-            return FM_OK;
-        return fm__error(error, FM_ERROR_ARGUMENT, place, "tokens %u to %u of %d parts",
-                         range->begin, range->end, FM__TOKEN_PARTS);
+        return check_tokens(place, range, error);
     case FM__AXIS_GROUPS:
         return fm__error(error, FM_ERROR_UNSUPPORTED, place, "cannot be split by groups");
     }
     return fm__error(error, FM_ERROR_ARGUMENT, place, "unknown axis %d", (int)range->axis);
+}
+
+/* The slots that the ranges touch. */
+static uint32_t slots_of(const fm__tape *tape, const fm__op_range *ranges, uint32_t n_range) {
+    uint32_t slots = 0;
+    for (uint32_t i = 0; i < n_range; i++) {
+        const fm__op *op = &tape->ops[ranges[i].op];
+        bool copy = ranges[i].copy != FM__COPY_NONE;
+        const int16_t tensors[3] = {copy ? ranges[i].tensor : op->out, copy ? FM__NONE : op->in[0],
+                                    copy ? FM__NONE : op->in[1]};
+        for (int t = 0; t < 3; t++)
+            if (tensors[t] != FM__NONE)
+                slots |= 1u << tape->tensors[tensors[t]].slot;
+        if (!copy && (op->kind == FM__OP_KV_STORE || op->kind == FM__OP_ATTENTION))
+            slots |= 1u << FM__SLOT_CACHE;
+    }
+    return slots;
 }
 
 fm_status fm__device_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
@@ -170,7 +215,10 @@ fm_status fm__device_record(fm__device *device, const fm__tape *tape, const fm__
         if (status != FM_OK)
             return status;
     }
-    return device->vtable->record(device, tape, ranges, n_range, out, error);
+    fm_status status = device->vtable->record(device, tape, ranges, n_range, out, error);
+    if (status == FM_OK)
+        (*out)->slots = slots_of(tape, ranges, n_range);
+    return status;
 }
 
 void fm__device_recording_destroy(fm__recording **recording) {
@@ -217,18 +265,22 @@ static fm_status check_buffer(fm__device *device, const fm__run *run, fm__slot s
     return FM_OK;
 }
 
-static fm_status check_buffers(fm__device *device, const fm__tape *tape, const fm__run *run,
-                               fm_error *error) {
-    size_t cache = 0;
+/* A unit needs only what its recordings touch: the caches may lie where it cannot reach them. */
+static fm_status check_buffers(fm__device *device, const fm__tape *tape, uint32_t slots,
+                               const fm__run *run, fm_error *error) {
+    size_t needed[FM__SLOT_COUNT] = {tape->scratch_bytes, tape->output_bytes, 0};
     for (uint32_t g = 0; g < tape->n_group; g++)
         if (tape->group_mask >> g & 1)
-            cache = fm__max_size(cache, tape->groups[g].offset + tape->groups[g].bytes);
-    fm_status status = check_buffer(device, run, FM__SLOT_SCRATCH, tape->scratch_bytes, error);
-    if (status == FM_OK)
-        status = check_buffer(device, run, FM__SLOT_OUTPUT, tape->output_bytes, error);
-    if (status == FM_OK)
-        status = check_buffer(device, run, FM__SLOT_CACHE, cache, error);
-    return status;
+            needed[FM__SLOT_CACHE] = fm__max_size(needed[FM__SLOT_CACHE],
+                                                  tape->groups[g].offset + tape->groups[g].bytes);
+    for (uint32_t s = 0; s < FM__SLOT_COUNT; s++) {
+        if (!(slots >> s & 1))
+            continue;
+        fm_status status = check_buffer(device, run, (fm__slot)s, needed[s], error);
+        if (status != FM_OK)
+            return status;
+    }
+    return FM_OK;
 }
 
 /* Every page that row `row` may touch in group g is there. A row that continues the one before it
@@ -302,32 +354,55 @@ static fm_status check_batch(fm__device *device, const fm__tape *tape, const fm_
     return FM_OK;
 }
 
+/* What was checked for a submission so far. */
+typedef struct checked {
+    bool rows; /* of every tape, before this submission */
+    const fm__tape *tape;
+    uint32_t slots;
+} checked;
+
 static fm_status check_segment(fm__device *device, const fm__segment *segment, const fm__run *run,
-                               const fm__tape **checked, fm_error *error) {
-    if (segment->recording == NULL)
+                               checked *so_far, fm_error *error) {
+    const fm__recording *recording = segment->recording;
+    if (recording == NULL)
         return FM_OK;
-    if (segment->recording->device != device)
+    if (recording->device != device)
         return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
-                         "a recording of %s was submitted",
-                         segment->recording->device->properties.name);
-    const fm__tape *tape = segment->recording->tape;
-    if (tape == *checked)
-        return FM_OK;
-    *checked = tape;
-    fm_status status = check_buffers(device, tape, run, error);
-    return status == FM_OK ? check_batch(device, tape, run->batch, error) : status;
+                         "a recording of %s was submitted", recording->device->properties.name);
+    bool new_tape = recording->tape != so_far->tape;
+    if (new_tape)
+        *so_far = (checked){.rows = so_far->rows, .tape = recording->tape};
+    fm_status status = FM_OK;
+    if ((recording->slots & ~so_far->slots) != 0)
+        status =
+            check_buffers(device, recording->tape, recording->slots & ~so_far->slots, run, error);
+    so_far->slots |= recording->slots;
+    if (status != FM_OK || !new_tape || so_far->rows)
+        return status;
+    return check_batch(device, recording->tape, run->batch, error);
 }
 
-fm_status fm__device_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
-                            const fm__run *run, uint64_t base, fm_error *error) {
-    const fm__tape *checked = NULL;
+static fm_status submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
+                        const fm__run *run, uint64_t base, bool rows_checked, fm_error *error) {
+    checked so_far = {.rows = rows_checked};
     if (n_segment == 0 || run == NULL || run->status == NULL)
         return fm__error(error, FM_ERROR_ARGUMENT, device->properties.name,
                          "no segments, or a run without a status");
     for (uint32_t i = 0; i < n_segment; i++) {
-        fm_status status = check_segment(device, &segments[i], run, &checked, error);
+        fm_status status = check_segment(device, &segments[i], run, &so_far, error);
         if (status != FM_OK)
             return status;
     }
     return device->vtable->submit(device, segments, n_segment, run, base, error);
+}
+
+fm_status fm__device_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
+                            const fm__run *run, uint64_t base, fm_error *error) {
+    return submit(device, segments, n_segment, run, base, false, error);
+}
+
+fm_status fm__device_submit_more(fm__device *device, const fm__segment *segments,
+                                 uint32_t n_segment, const fm__run *run, uint64_t base,
+                                 fm_error *error) {
+    return submit(device, segments, n_segment, run, base, true, error);
 }

@@ -189,6 +189,7 @@ struct fm__buffer { /* backends put this first */
 struct fm__recording { /* backends put this first */
     fm__device *device;
     const fm__tape *tape;
+    uint32_t slots; /* bit s: its ranges touch slot s; set by the front end */
 };
 
 /* ---- device.c: the front end ---- */
@@ -221,6 +222,11 @@ void fm__device_recording_destroy(fm__recording **recording);
    replay a recording whose last replay it has not finished. */
 fm_status fm__device_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
                             const fm__run *run, uint64_t base, fm_error *error);
+/* The same for more of a run, of which some unit has taken a part of the same tape: its rows were
+   checked then. */
+fm_status fm__device_submit_more(fm__device *device, const fm__segment *segments,
+                                 uint32_t n_segment, const fm__run *run, uint64_t base,
+                                 fm_error *error);
 fm_status fm__device_run_finish(fm__device *device, const fm__tape *tape, const fm__run *run,
                                 fm_error *error);
 bool fm__device_is_lost(fm__device *device);
@@ -228,6 +234,13 @@ bool fm__device_is_lost(fm__device *device);
 fm__span fm__device_recording_span(fm__recording *recording);
 /* Columns that a CHANNELS range of this op counts in; 0: the op has no such axis. *channels = N. */
 uint32_t fm__device_channel_granule(const fm__tape *tape, const fm__op *op, uint32_t *channels);
+
+/* ---- barriers.c ---- */
+
+/* In one recording, whether `later` must wait until `earlier` is done; for backends. keeps_rows:
+   whoever computes a row of one range also computes that row of the next, in order. Pure. */
+bool fm__range_must_wait(const fm__tape *tape, const fm__op_range *earlier,
+                         const fm__op_range *later, bool keeps_rows);
 
 /* ---- backends ---- */
 
@@ -238,6 +251,9 @@ typedef struct fm__host_options {
        lists them, and threads beyond the cores are not pinned. */
     const int *cpus;
     const char *name; /* NULL: "host" */
+    /* Behave as a device that does not address host memory: local buffers without an address, and
+       copies between fm__run.buffers and .mirrors. Tests discrete machines on any machine. */
+    bool discrete;
 } fm__host_options;
 
 /* A team of pinned threads that runs recordings in order. */
@@ -246,14 +262,18 @@ fm_status fm__device_host_create(fm__device **out, const fm__host_options *optio
 /* The host device's kernel table, for reports. */
 const struct fm__kernels *fm__device_host_kernels(const fm__device *device);
 
-/* Virtual time of null devices that work together: their clocks, and who slows whom. */
+/* Virtual time of null devices that work together: their clocks, and who slows whom. The host takes
+   no time: what it submits to several devices in a row begins at once. A device that is submitted
+   to again, when all before is over, begins at its end; so does everything after a look at the
+   clock. All units of a run must be of one world, and one thread uses them. */
 typedef struct fm__null_world fm__null_world;
 
 typedef struct fm__null_options {
     const char *name;        /* NULL: "null" */
     uint64_t memory_bytes;   /* buffers beyond it fail */
     uint64_t fail_submit_at; /* the n-th submit fails (1-based); 0: never */
-    uint64_t lose_at;        /* the n-th submit loses the device (1-based); 0: never */
+    uint64_t lose_at;        /* the n-th submit loses the device (1-based): it signals, the run's
+                                status says DEVICE, and later ones are refused; 0: never */
     const char *refuse_op;   /* op name that op_supports() denies; NULL: none */
     bool discrete;           /* not unified */
     /* NULL: every submission signals at once, in no time. Else the rates below make each recording
@@ -284,8 +304,7 @@ typedef struct fm__vulkan_options {
    that can serve (each is named with what it lacks), or fewer than index + 1 of them. */
 fm_status fm__device_vulkan_create(fm__device **out, const fm__vulkan_options *options,
                                    fm_error *error);
-/* How many fm__device_vulkan_create() can reach; *why (static or in the device's own memory, may be
-   NULL) says why none. */
+/* How many fm__device_vulkan_create() can reach. */
 uint32_t fm__device_vulkan_count(bool allow_software);
 /* Runs every kernel that the tape needs against the reference, at the tape's own shapes; those that
    differ in one bit are excluded: op_supports() then denies the ops that need them, naming it.

@@ -56,6 +56,6 @@ void fm__timeline_signal(fm__timeline *timeline, uint64_t value) {
 bool fm__timeline_wait(fm__timeline *timeline, uint64_t value) {
     if (timeline->owner != NULL)
         return timeline->owner->vtable->timeline_wait(timeline->owner, timeline->native, value);
-    fm__counter_wait(&timeline->counter, value);
+    fm__counter_wait_soon(&timeline->counter, value);
     return true;
 }

@@ -15,8 +15,7 @@ enum {
     DEFAULT_CHUNK = 512,
     MAX_CHUNK = 8192,
     MAX_OUTPUT_BYTES = 64 << 20, /* logits of one tape run */
-    MIN_OUTPUTS = 8,
-    PLACEMENT_TEXT = 128
+    MIN_OUTPUTS = 8
 };
 
 fm_engine_options fm_engine_options_default(void) {
@@ -71,54 +70,13 @@ static fm_status record(fm_engine *engine, fm_error *error) {
     return FM_OK;
 }
 
-static size_t largest(const fm_engine *engine, bool output) {
+size_t fm__engine_largest(const fm_engine *engine, bool output) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < engine->n_bucket; i++) {
         const fm__tape *tape = engine->buckets[i].tape;
         bytes = fm__max_size(bytes, output ? tape->output_bytes : tape->scratch_bytes);
     }
     return bytes;
-}
-
-/* Counts everything that the load will allocate against the budget, before it allocates. */
-static fm_status reserve(fm_engine *engine, fm_error *error) {
-    fm_engine_info *info = &engine->info;
-    uint64_t need = info->weight_bytes + info->cache_bytes + info->scratch_bytes;
-    fm_machine *machine = engine->machine;
-    if (!fm__machine_reserve(machine, need))
-        return fm__error(error, FM_ERROR_MEMORY, engine->model->checkpoint->path,
-                         "needs %.1f MiB (weights %.1f, cache %.1f, activations %.1f), budget %.1f "
-                         "MiB of which %.1f MiB are in use; a shorter context needs less",
-                         (double)need / 0x1p20, (double)info->weight_bytes / 0x1p20,
-                         (double)info->cache_bytes / 0x1p20, (double)info->scratch_bytes / 0x1p20,
-                         (double)machine->memory_budget / 0x1p20,
-                         (double)fm_machine_memory_used(machine) / 0x1p20);
-    engine->reserved = need;
-    return FM_OK;
-}
-
-static fm_status create_buffers(fm_engine *engine, fm_error *error) {
-    const size_t bytes[FM__SLOT_COUNT] = {
-        [FM__SLOT_SCRATCH] = largest(engine, false),
-        [FM__SLOT_OUTPUT] = largest(engine, true),
-        [FM__SLOT_CACHE] = (size_t)engine->info.cache_bytes,
-    };
-    for (int slot = 0; slot < FM__SLOT_COUNT; slot++) {
-        fm_status status =
-            fm__device_buffer_create(engine->machine->devices[0], fm__max_size(bytes[slot], 64),
-                                     FM__MEMORY_LOCAL, &engine->buffers[slot], error);
-        if (status != FM_OK)
-            return status;
-        engine->run.buffers[slot] = engine->buffers[slot];
-    }
-    engine->cache = fm__device_buffer_map(engine->buffers[FM__SLOT_CACHE]);
-    engine->output = fm__device_buffer_map(engine->buffers[FM__SLOT_OUTPUT]);
-    if (!engine->cache || !engine->output)
-        return fm__error(error, FM_ERROR_DEVICE, engine->machine->devices[0]->properties.name,
-                         "its memory has no host address");
-    engine->run.status = &engine->run_status;
-    engine->run.cancel = &engine->cancel;
-    return FM_OK;
 }
 
 static fm_status create_staging(fm_engine *engine, fm_error *error) {
@@ -135,168 +93,105 @@ static fm_status create_staging(fm_engine *engine, fm_error *error) {
     return FM_OK;
 }
 
-static fm_status create_execs(fm_engine *engine, fm_error *error) {
-    fm_machine *machine = engine->machine;
-    const fm__plan_options options = {.axis = FM__AXIS_CHANNELS};
+/* The arm that each bucket begins with is recorded now, so that the first run is like any other. */
+static fm_status create_ways(fm_engine *engine, fm_error *error) {
     for (uint32_t i = 0; i < engine->n_bucket; i++) {
-        fm__bucket *b = &engine->buckets[i];
+        fm__bucket *bucket = &engine->buckets[i];
+        fm__way *way;
         fm_status status =
-            fm__plan_make(&b->plan, b->tape, machine->devices, machine->n_device, &options, error);
-        if (status == FM_OK)
-            status = fm__exec_create(&b->exec, b->tape, b->plan, machine->devices,
-                                     machine->n_device, error);
+            fm__arms_way(engine, bucket, fm__choose_active(engine, bucket), &way, error);
         if (status != FM_OK)
             return status;
     }
     return FM_OK;
 }
 
-/* ---- reports ---- */
+/* ---- load ---- */
 
-static const char *residency_text(const fm__tape *tape, const fm__op *op) {
-    static const char *const texts[] = {
-        [FM__RESIDENCY_SHARED] = "shared",
-        [FM__RESIDENCY_RESIDENT] = "resident",
-        [FM__RESIDENCY_STREAMED] = "streamed",
-        [FM__RESIDENCY_MAPPED] = "mapped",
-    };
-    if (op->weight[0] == FM__NONE)
-        return "";
-    const fm__weight *w = tape->weights[op->weight[0]];
-    return w->n_ranges ? texts[w->ranges[0].residency] : "";
-}
-
-static const char *axis_text(fm__axis axis) {
-    static const char *const texts[] = {
-        [FM__AXIS_WHOLE] = "whole",
-        [FM__AXIS_CHANNELS] = "channels",
-        [FM__AXIS_TOKENS] = "tokens",
-        [FM__AXIS_GROUPS] = "groups",
-    };
-    return texts[axis];
-}
-
-/* The report is made once, from the tape of a full chunk. */
-static fm_status make_placements(fm_engine *engine, fm_error *error) {
-    const fm__bucket *b = &engine->buckets[engine->n_bucket - 1];
-    const fm__tape *tape = b->tape;
-    size_t n = 0;
-    for (uint32_t i = 0; i < tape->n_op; i++)
-        n += b->plan->ops[i].n_range;
-    engine->placements = fm__alloc_array(n, sizeof(fm_placement));
-    engine->placement_text = fm__alloc_array(tape->n_op, PLACEMENT_TEXT);
-    if (!engine->placements || !engine->placement_text)
-        return fm__error_memory(error, "placement report", n * sizeof(fm_placement));
-    for (uint32_t i = 0; i < tape->n_op; i++) {
-        const fm__op *op = &tape->ops[i];
-        char *text = engine->placement_text + (size_t)i * PLACEMENT_TEXT;
-        fm__op_describe(tape, i, text, PLACEMENT_TEXT);
-        for (uint32_t r = 0; r < b->plan->ops[i].n_range; r++) {
-            const fm__plan_op *plan = &b->plan->ops[i];
-            fm__device *device = engine->machine->devices[plan->ranges[r].unit];
-            bool whole = plan->axis == FM__AXIS_WHOLE;
-            uint32_t cols = op->out == FM__NONE ? 0 : tape->tensors[op->out].cols;
-            engine->placements[engine->n_placement++] = (fm_placement){
-                .layer = op->layer,
-                .op = text,
-                .device = device->properties.name,
-                .axis = axis_text(plan->axis),
-                .begin = whole ? 0 : plan->ranges[r].range.begin,
-                .end = whole ? cols : plan->ranges[r].range.end,
-                .kernel = fm__device_op_kernel(device, tape, op),
-                .residency = residency_text(tape, op),
-                .reason = plan->reason ? plan->reason : "",
-            };
-        }
-    }
+static fm_status check_options(const fm_engine_options *o, fm_error *error) {
+    if (o->numeric_class != FM_CLASS_AUTO && o->numeric_class != FM_CLASS_EXACT &&
+        o->numeric_class != FM_CLASS_FAST)
+        return fm__error(error, FM_ERROR_ARGUMENT, "numeric_class", "%d is not an fm_class",
+                         (int)o->numeric_class);
+    if (o->axis != FM_AXIS_CHANNELS && o->axis != FM_AXIS_TOKENS)
+        return fm__error(error, FM_ERROR_ARGUMENT, "axis", "%d is not an fm_axis", (int)o->axis);
+    if ((uint32_t)o->deps > FM_DEPS_READY)
+        return fm__error(error, FM_ERROR_ARGUMENT, "deps", "%d is not an fm_deps", (int)o->deps);
+    if ((uint32_t)o->weights > FM_WEIGHTS_STREAMED)
+        return fm__error(error, FM_ERROR_ARGUMENT, "weights", "%d is not an fm_weights",
+                         (int)o->weights);
+    if (!(o->split <= 1)) /* NaN too */
+        return fm__error(error, FM_ERROR_ARGUMENT, "split",
+                         "is %g: a share is from 0 to 1, below 0 as calibrated", o->split);
     return FM_OK;
 }
-
-/* "q4_k 84%, q6_k 16%" by packed bytes of the matrices, most first. */
-static void describe_types(const fm__model *model, char *out, size_t capacity) {
-    uint64_t bytes[FM__TYPE_COUNT] = {0}, total = 0;
-    for (uint32_t i = 0; i < model->n_weight; i++) {
-        const fm__weight *w = model->weights[i];
-        if (w->role == FM__ROLE_LINEAR) {
-            bytes[fm__type_index(w->type)] += w->bytes;
-            total += w->bytes;
-        }
-    }
-    size_t used = 0;
-    out[0] = 0;
-    for (;;) {
-        size_t best = 0;
-        for (size_t t = 1; t < FM__TYPE_COUNT; t++)
-            best = bytes[t] > bytes[best] ? t : best;
-        if (bytes[best] == 0 || used >= capacity)
-            return;
-        used +=
-            (size_t)snprintf(out + used, capacity - used, "%s%s %.0f%%", used ? ", " : "",
-                             fm__type_at(best)->name, 100.0 * (double)bytes[best] / (double)total);
-        bytes[best] = 0;
-    }
-}
-
-static void fill_info(fm_engine *engine) {
-    const fm__model *model = engine->model;
-    const fm__hparams *h = &model->hparams;
-    fm_engine_info *info = &engine->info;
-    snprintf(info->architecture, sizeof(info->architecture), "%s", h->arch);
-    snprintf(info->name, sizeof(info->name), "%s", h->name);
-    describe_types(model, info->weight_types, sizeof(info->weight_types));
-    info->numeric_class = model->fast ? FM_CLASS_FAST : FM_CLASS_EXACT;
-    info->n_layer = h->n_layer;
-    info->n_embd = h->n_embd;
-    info->n_vocab = h->n_vocab;
-    info->context_length = engine->context_length;
-    info->model_context_length = h->context_length;
-    info->parameters = model->parameters;
-    info->decode_bytes = model->decode_bytes;
-}
-
-/* ---- load ---- */
 
 /* Everything up to the sizes: reads the directory only. */
 static fm_status prepare(fm_engine *engine, fm__checkpoint **checkpoint, const fm_engine_options *o,
                          fm_error *error) {
     const fm__model_options model_options = {.numeric_class = o->numeric_class,
                                              .context_length = o->context_length};
-    if (o->numeric_class != FM_CLASS_AUTO && o->numeric_class != FM_CLASS_EXACT &&
-        o->numeric_class != FM_CLASS_FAST)
-        return fm__error(error, FM_ERROR_ARGUMENT, "numeric_class", "%d is not an fm_class",
-                         (int)o->numeric_class);
-    fm_status status = fm__model_open(&engine->model, checkpoint, &model_options, error);
+    fm_status status = check_options(o, error);
+    if (status == FM_OK)
+        status = fm__model_open(&engine->model, checkpoint, &model_options, error);
     if (status == FM_OK)
         status = set_sizes(engine, o, error);
     if (status == FM_OK)
         status = record(engine, error);
+    if (status == FM_OK)
+        status = fm__weights_plan(engine, error);
     if (status != FM_OK)
         return status;
-    engine->info.weight_bytes = engine->model->weight_bytes;
-    engine->info.mapped_bytes = engine->model->mapped_bytes;
-    engine->info.scratch_bytes = largest(engine, false) + largest(engine, true);
-    fill_info(engine);
+    fm__engine_add_up(engine);
+    fm__report_info(engine);
+    return FM_OK;
+}
+
+/* Which arms there are follows from the units, the options and a calibration. */
+static fm_status find_arms(fm_engine *engine, fm_error *error) {
+    const fm_engine_options *o = &engine->options;
+    fm_status status = fm__calibration_load(engine, error);
+    if (status != FM_OK)
+        return status;
+    fm__arms_find(engine);
+    fm_arm arm = o->arm == FM_ARM_AUTO && o->split >= 0 ? FM_ARM_SPLIT : o->arm;
+    status = fm__arms_check(engine, arm, error);
+    if (status != FM_OK)
+        return status;
+    engine->forced = arm;
+    fm__choose_init(engine);
+    if (engine->gpu && o->split < 0 && !engine->calibrated)
+        fm__log(FM_LOG_INFO,
+                "not calibrated: `fusionml calibrate` finds the shares with which %s "
+                "and %s work together",
+                engine->gpu->properties.name, engine->host->properties.name);
     return FM_OK;
 }
 
 static fm_status allocate(fm_engine *engine, const fm_engine_options *o, fm_error *error) {
     const fm__pack_options pack = {
-        .main = engine->machine->devices[0],
-        .threads = engine->machine->devices[0]->properties.threads,
+        .memory = engine->gpu ? engine->gpu : engine->host,
+        .threads = engine->host->properties.threads,
         .progress = o->progress,
         .progress_user = o->progress_user,
     };
-    fm_status status = reserve(engine, error);
+    fm_status status = fm__engine_reserve(engine, error);
     if (status == FM_OK)
         status = fm__model_pack(engine->model, &pack, error);
     if (status == FM_OK)
-        status = create_buffers(engine, error);
+        status = fm__weights_place(engine, error);
+    if (status == FM_OK)
+        status = fm__buffers_create(engine, error);
     if (status == FM_OK)
         status = create_staging(engine, error);
     if (status == FM_OK)
-        status = create_execs(engine, error);
+        status = fm__engine_self_test(engine, error);
     if (status == FM_OK)
-        status = make_placements(engine, error);
+        status = find_arms(engine, error);
+    if (status == FM_OK)
+        status = create_ways(engine, error);
+    if (status == FM_OK)
+        status = fm__report_placements(engine, error);
     return status;
 }
 
@@ -310,6 +205,8 @@ static fm_status load(fm_engine **out, fm_machine *machine, fm__checkpoint **che
         return fm__error_memory(error, "engine", sizeof(*engine));
     }
     engine->machine = machine;
+    engine->options = o;
+    fm__arms_find_units(engine, 0);
     if (pthread_mutex_init(&engine->lock, NULL) != 0) {
         fm__free(engine);
         fm__checkpoint_close(checkpoint);
@@ -332,6 +229,10 @@ static fm_status load(fm_engine **out, fm_machine *machine, fm__checkpoint **che
             engine->model->checkpoint->path, engine->info.architecture,
             (double)engine->info.parameters / 1e6, engine->info.weight_types,
             (double)engine->info.weight_bytes / 0x1p30, engine->info.load_ms);
+    if (engine->info.copy_bytes)
+        fm__log(FM_LOG_INFO, "weights: %.3f GiB in host memory and %.3f GiB on %s",
+                (double)engine->info.weight_bytes / 0x1p30,
+                (double)engine->info.copy_bytes / 0x1p30, engine->gpu->properties.name);
     *out = engine;
     return FM_OK;
 }
@@ -370,7 +271,7 @@ fm_status fm_engine_measure(const char *path, const fm_engine_options *options, 
     fm_status status = fm__checkpoint_open(&checkpoint, path, error);
     if (status != FM_OK)
         return status;
-    fm_engine engine = {0};
+    fm_engine engine = {.options = o};
     status = prepare(&engine, &checkpoint, &o, error);
     fm__checkpoint_close(&checkpoint);
     if (status == FM_OK)
@@ -385,15 +286,15 @@ void fm_engine_destroy(fm_engine **engine) {
     if (!engine || !*engine)
         return;
     fm_engine *e = *engine;
+    fm__arms_forget(e);
     for (uint32_t i = e->n_bucket; i-- > 0;) {
-        fm__exec_destroy(&e->buckets[i].exec);
-        fm__plan_destroy(&e->buckets[i].plan);
+        fm__free(e->buckets[i].op_shares);
         fm__tape_destroy(&e->buckets[i].tape);
     }
     for (uint32_t g = 0; g < FM__MAX_GROUPS; g++)
         fm__pool_finish(&e->pools[g]);
-    for (int slot = 0; slot < FM__SLOT_COUNT; slot++)
-        fm__device_buffer_destroy(&e->buffers[slot]);
+    fm__buffers_destroy(e);
+    fm__weights_finish(e);
     fm__free(e->stage_position);
     fm__free(e->stage_sequence);
     fm__free(e->output_row);
@@ -401,7 +302,7 @@ void fm_engine_destroy(fm_engine **engine) {
     fm__free(e->placement_text);
     fm__model_destroy(&e->model);
     fm_tokenizer_destroy(&e->tokenizer);
-    fm__machine_release(e->machine, e->reserved);
+    fm__engine_release(e);
     pthread_mutex_destroy(&e->lock);
     fm__free(e);
     *engine = NULL;
@@ -409,29 +310,12 @@ void fm_engine_destroy(fm_engine **engine) {
 
 /* ---- reading ---- */
 
-void fm_engine_get_info(const fm_engine *engine, fm_engine_info *out) {
-    *out = engine->info;
-}
-
 const fm_tokenizer *fm_engine_tokenizer(const fm_engine *engine) {
     return engine->tokenizer;
 }
 
 uint32_t fm_engine_vocab_size(const fm_engine *engine) {
     return engine->model->hparams.n_vocab;
-}
-
-size_t fm_engine_placement_count(const fm_engine *engine) {
-    return engine->n_placement;
-}
-
-fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_placement *out,
-                              fm_error *error) {
-    if (index >= engine->n_placement)
-        return fm__error(error, FM_ERROR_ARGUMENT, "placement", "index %zu, there are %zu", index,
-                         engine->n_placement);
-    *out = engine->placements[index];
-    return FM_OK;
 }
 
 void fm_engine_cancel(fm_engine *engine) {

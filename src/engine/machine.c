@@ -2,8 +2,8 @@
 /*
  * engine/machine.c: the machine: its devices and the memory budget.
  *
- * Owns: devices. Never does: run ops. Called from: the user's threads; the memory counter is
- * atomic, everything else is read-only after creation.
+ * Owns: devices. Never does: run ops. Called from: the user's threads; memory counters are atomic,
+ * what self-tests found has a lock, everything else is read-only after creation.
  */
 #include "engine/engine.h"
 
@@ -16,26 +16,69 @@ fm_machine_options fm_machine_options_default(void) {
     return (fm_machine_options){0};
 }
 
+static fm_status allocate(fm_machine **out, uint64_t budget, fm_error *error) {
+    fm_machine *machine = fm__alloc_zero(sizeof(*machine));
+    if (!machine)
+        return fm__error_memory(error, "machine", sizeof(*machine));
+    if (pthread_mutex_init(&machine->lock, NULL) != 0) {
+        fm__free(machine);
+        return fm__error(error, FM_ERROR_MEMORY, "machine", "no lock");
+    }
+    machine->memory_budget = budget ? budget : fm__memory_available() / 10 * 9;
+    *out = machine;
+    return FM_OK;
+}
+
+static fm_status copy_cache_dir(fm_machine *machine, const char *path, fm_error *error) {
+    if (!path)
+        return FM_OK;
+    size_t bytes = strlen(path) + 1;
+    machine->cache_dir = fm__alloc(bytes);
+    if (!machine->cache_dir)
+        return fm__error_memory(error, "machine", bytes);
+    memcpy(machine->cache_dir, path, bytes);
+    return FM_OK;
+}
+
 fm_status fm_machine_create(fm_machine **out, const fm_machine_options *options, fm_error *error) {
     fm_machine_options o = options ? *options : fm_machine_options_default();
     if (!out)
         return fm__error(error, FM_ERROR_ARGUMENT, "fm_machine_create", "out is NULL");
     if (o.threads > 4096)
         return fm__error(error, FM_ERROR_ARGUMENT, "threads", "is %u, the most is 4096", o.threads);
-    fm_machine *machine = fm__alloc_zero(sizeof(*machine));
-    if (!machine)
-        return fm__error_memory(error, "machine", sizeof(*machine));
-    fm__host_options host = {.threads = o.threads, .rung = o.cpu_rung};
-    fm_status status = fm__device_host_create(&machine->devices[0], &host, error);
-    if (status != FM_OK) {
-        fm__free(machine);
+    fm_machine *machine = NULL;
+    fm_status status = allocate(&machine, o.memory_budget, error);
+    if (status != FM_OK)
         return status;
+    status = copy_cache_dir(machine, o.cache_dir, error);
+    if (status == FM_OK)
+        status = fm__devices_make(machine, &o, error);
+    if (status != FM_OK)
+        fm_machine_destroy(&machine);
+    else
+        *out = machine;
+    return status;
+}
+
+fm_status fm__machine_adopt(fm_machine **out, fm__device *const *devices, uint32_t n_device,
+                            uint64_t budget, fm_error *error) {
+    assert(n_device <= FM__MAX_UNITS);
+    fm_machine *machine = NULL;
+    fm_status status = allocate(&machine, budget, error);
+    for (uint32_t i = 0; i < n_device; i++) {
+        fm__device *device = devices[i];
+        if (status != FM_OK) {
+            fm__device_destroy(&device);
+            continue;
+        }
+        machine->devices[machine->n_device++] = device;
+        if (!machine->host && device->properties.unified &&
+            strcmp(device->properties.kind, "cpu") == 0)
+            machine->host = device;
     }
-    machine->n_device = 1;
-    uint64_t available = fm__memory_available();
-    machine->memory_budget = o.memory_budget ? o.memory_budget : available / 10 * 9;
-    *out = machine;
-    return FM_OK;
+    if (status == FM_OK)
+        *out = machine;
+    return status;
 }
 
 void fm_machine_destroy(fm_machine **machine) {
@@ -45,22 +88,58 @@ void fm_machine_destroy(fm_machine **machine) {
     assert(atomic_load(&m->memory_used) == 0 && "an engine of this machine is alive");
     for (uint32_t i = m->n_device; i-- > 0;)
         fm__device_destroy(&m->devices[i]);
+    pthread_mutex_destroy(&m->lock);
+    fm__free(m->cache_dir);
     fm__free(m);
     *machine = NULL;
 }
 
-bool fm__machine_reserve(fm_machine *machine, uint64_t bytes) {
-    uint64_t used = atomic_load(&machine->memory_used), sum;
+/* ---- memory ---- */
+
+static bool take(_Atomic uint64_t *counter, uint64_t bytes, uint64_t limit) {
+    uint64_t used = atomic_load(counter), sum;
     do {
-        if (!fm__add_u64(used, bytes, &sum) || sum > machine->memory_budget)
+        if (!fm__add_u64(used, bytes, &sum) || sum > limit)
             return false;
-    } while (!atomic_compare_exchange_weak(&machine->memory_used, &used, sum));
+    } while (!atomic_compare_exchange_weak(counter, &used, sum));
     return true;
+}
+
+bool fm__machine_reserve(fm_machine *machine, uint64_t bytes) {
+    return take(&machine->memory_used, bytes, machine->memory_budget);
 }
 
 void fm__machine_release(fm_machine *machine, uint64_t bytes) {
     atomic_fetch_sub(&machine->memory_used, bytes);
 }
+
+static uint32_t index_of(const fm_machine *machine, const fm__device *device) {
+    uint32_t i = 0;
+    while (i < machine->n_device && machine->devices[i] != device)
+        i++;
+    assert(i < machine->n_device);
+    return i;
+}
+
+/* The driver, pipelines and the device's temporaries get the rest. */
+static uint64_t own_limit(const fm__device *device) {
+    return device->properties.memory_bytes / 10 * 9;
+}
+
+bool fm__machine_reserve_own(fm_machine *machine, const fm__device *device, uint64_t bytes) {
+    return take(&machine->own_used[index_of(machine, device)], bytes, own_limit(device));
+}
+
+void fm__machine_release_own(fm_machine *machine, const fm__device *device, uint64_t bytes) {
+    atomic_fetch_sub(&machine->own_used[index_of(machine, device)], bytes);
+}
+
+uint64_t fm__machine_own_left(const fm_machine *machine, const fm__device *device) {
+    uint64_t used = atomic_load(&machine->own_used[index_of(machine, device)]);
+    return used < own_limit(device) ? own_limit(device) - used : 0;
+}
+
+/* ---- reports ---- */
 
 size_t fm_machine_device_count(const fm_machine *machine) {
     return machine->n_device;
@@ -72,13 +151,19 @@ fm_status fm_machine_device(const fm_machine *machine, size_t index, fm_device_i
         return fm__error(error, FM_ERROR_ARGUMENT, "device", "index %zu, there are %u", index,
                          machine->n_device);
     const fm__device_properties *p = &machine->devices[index]->properties;
-    *out = (fm_device_info){
-        .threads = p->threads, .memory_bytes = p->memory_bytes, .unified = p->unified};
+    *out = (fm_device_info){.threads = p->threads,
+                            .memory_bytes = p->memory_bytes,
+                            .unified = p->unified,
+                            .software = p->software};
     snprintf(out->name, sizeof(out->name), "%s", p->name);
     snprintf(out->kind, sizeof(out->kind), "%s", p->kind);
     snprintf(out->description, sizeof(out->description), "%s", p->description);
     snprintf(out->rung, sizeof(out->rung), "%s", p->rung);
     snprintf(out->features, sizeof(out->features), "%s", p->features);
+    snprintf(out->driver, sizeof(out->driver), "%s", p->driver);
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&machine->lock);
+    snprintf(out->excluded, sizeof(out->excluded), "%s", machine->excluded[index]);
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&machine->lock);
     return FM_OK;
 }
 
@@ -93,7 +178,7 @@ fm_status fm_machine_type(const fm_machine *machine, size_t index, fm_type_info 
         return fm__error(error, FM_ERROR_ARGUMENT, "type", "index %zu, there are %zu", index,
                          fm__type_count());
     const fm__type *type = fm__type_at(index);
-    const fm__linear_kernel *kernels = fm__device_host_kernels(machine->devices[0])->linear[index];
+    const fm__linear_kernel *kernels = fm__device_host_kernels(machine->host)->linear[index];
     const uint32_t k = 4096; /* long enough that rounding up a panel does not show */
     fm__panel_layout layout = fm__panel_layout_of(type, k);
     *out = (fm_type_info){

@@ -11,19 +11,6 @@
 
 /* ---- pages ---- */
 
-void fm__engine_page_copy(fm_engine *engine, uint32_t group, uint32_t page, uint32_t from) {
-    const fm__cache_group *g = &engine->model->groups[group];
-    size_t bytes = g->n_kv_head * g->head_bytes;
-    for (uint32_t layer = 0; layer < g->n_layer; layer++) {
-        uint8_t *to = engine->cache + fm__cache_offset(g, layer, page, 0);
-        /* Fresh pages are zeroed: a snapshot must never hold another session's keys. */
-        if (from == FM__NO_PAGE)
-            memset(to, 0, bytes);
-        else
-            memcpy(to, engine->cache + fm__cache_offset(g, layer, from, 0), bytes);
-    }
-}
-
 static fm_status pool_full(const fm_engine *engine, uint32_t group, const fm__run_entry *entry,
                            fm_error *error) {
     const fm__pool *pool = &engine->pools[group];
@@ -49,9 +36,12 @@ static fm_status take_group(fm_engine *engine, const fm__run_entry *entry, uint3
             uint32_t copy = fm__pool_take(pool);
             if (copy == FM__NO_PAGE)
                 return pool_full(engine, group, entry, error);
-            fm__engine_page_copy(engine, group, copy, page);
             s->undo_page[group] = page; /* its reference is dropped at commit */
             s->pages[group][first] = copy;
+            s->undo_from[group] = s->undo_end[group] = first + 1;
+            fm_status status = fm__page_copy(engine, group, copy, page, error);
+            if (status != FM_OK)
+                return status;
         }
         s->undo_from[group] = s->undo_end[group] = first + 1;
     }
@@ -59,7 +49,8 @@ static fm_status take_group(fm_engine *engine, const fm__run_entry *entry, uint3
         uint32_t page = fm__pool_take(pool);
         if (page == FM__NO_PAGE)
             return pool_full(engine, group, entry, error);
-        fm__engine_page_copy(engine, group, page, FM__NO_PAGE);
+        /* What it holds is another sequence's, or nothing: no row sees keys behind its own
+           position, and a snapshot leaves them out. */
         s->pages[group][p] = page;
         s->undo_end[group] = p + 1;
     }
@@ -145,7 +136,7 @@ static fm_output wanted(const fm__rows_view *rows, uint32_t row) {
     return row + 1 == rows->n_row ? rows->last : FM_OUTPUT_NONE;
 }
 
-static const fm__bucket *choose_bucket(const fm_engine *engine, uint32_t n_row, uint32_t n_output) {
+static fm__bucket *choose_bucket(fm_engine *engine, uint32_t n_row, uint32_t n_output) {
     for (uint32_t i = 0; i < engine->n_bucket; i++) {
         const fm__tape *tape = engine->buckets[i].tape;
         if (tape->max_rows >= n_row && tape->max_outputs >= n_output)
@@ -164,6 +155,88 @@ static void copy_output(const fm_engine *engine, const fm__tape *tape, fm_output
 static fm_status cancelled(const fm__rows_view *rows, uint32_t done, fm_error *error) {
     return fm__error(error, FM_ERROR_CANCELLED, "run", "cancelled after %u of %u rows", done,
                      rows->n_row);
+}
+
+static uint32_t longest(const fm__batch_view *view) {
+    uint32_t cached = 0;
+    for (uint32_t i = 0; i < view->n_row; i++)
+        cached = view->position[i] + 1 > cached ? view->position[i] + 1 : cached;
+    return cached;
+}
+
+/* The arm's way, made if this is its first run. An arm that cannot be made is out, and another one
+   takes its place; where one was asked for, its error is the run's. */
+static fm_status choose_way(fm_engine *engine, fm__bucket *bucket, uint32_t cached, fm_arm *arm,
+                            fm__way **way, fm_error *error) {
+    for (;;) {
+        *arm = fm__choose(engine, bucket, cached);
+        fm_status status = fm__arms_way(engine, bucket, *arm, way, error);
+        if (status == FM_OK || status == FM_ERROR_DEVICE || engine->forced != FM_ARM_AUTO)
+            return status;
+        if (!fm__choose_remove(engine, *arm))
+            return status;
+        fm__log(FM_LOG_WARNING, "arm %s is left out: %s", fm_arm_name(*arm),
+                error ? error->message : fm_status_text(status));
+    }
+}
+
+/* Reading when recordings ran takes a call of the driver for each. So that is left until it is
+   asked for, or until the recordings are about to run again. */
+static void read_spans(fm_engine *engine, fm_lab_times *t) {
+    const fm__way *way = engine->timed;
+    fm__exec_times exec;
+    engine->timed = NULL;
+    if (!way || !way->exec)
+        return;
+    fm__exec_get_times(way->exec, &exec);
+    t->overlap_ns += exec.overlap_ns;
+    for (uint32_t u = 0; u < way->n_unit; u++) {
+        t->busy_ns[way->place[u]] += exec.busy_ns[u];
+        t->divided_ns[way->place[u]] += exec.divided_ns[u];
+    }
+}
+
+static void note_times(fm_engine *engine, const fm__way *way, fm_arm arm,
+                       const fm__batch_view *view, uint64_t ns) {
+    fm_lab_times *t = &engine->times;
+    engine->timed = way;
+    engine->calls_of[arm]++;
+    t->arm = arm;
+    t->n_unit = engine->n_unit;
+    t->tape_runs++;
+    t->wall_ns += ns;
+    for (uint32_t u = 0; u < engine->n_unit; u++) {
+        t->weight_bytes[u] += way->weight_bytes[u];
+        t->ops[u] +=
+            (uint64_t)(way->ops_of_row[u] * view->n_row + way->ops_of_output[u] * view->n_output);
+    }
+}
+
+static fm_status run_tape(fm_engine *engine, fm__bucket *bucket, const fm__batch_view *view,
+                          fm_error *error) {
+    uint32_t cached = longest(view);
+    fm_arm arm = FM_ARM_AUTO;
+    fm__way *way = NULL;
+    fm_error why = {0};
+    read_spans(engine, &engine->times);
+    fm_status status = choose_way(engine, bucket, cached, &arm, &way, &why);
+    uint64_t point = 0, begin_ns = fm__now_ns();
+    if (status == FM_OK) {
+        engine->run.batch = view;
+        fm__run_status_clear(&engine->run_status);
+        status = fm__exec_submit(way->exec, &engine->run, &point, &why);
+    }
+    if (status == FM_OK)
+        status = fm__exec_wait(way->exec, point, &engine->run, &why);
+    uint64_t ns = fm__now_ns() - begin_ns;
+    engine->run.batch = NULL;
+    if (status != FM_OK && error)
+        *error = why;
+    if (status != FM_OK || atomic_load(&engine->cancel)) /* ops may have been left out */
+        return status;
+    note_times(engine, way, arm, view, ns);
+    fm__choose_feed(engine, bucket, cached, arm, ns, fm__choose_work(engine, view));
+    return FM_OK;
 }
 
 /* Runs rows [begin, begin + n) and copies their outputs behind the first n_done ones. */
@@ -187,15 +260,9 @@ static fm_status run_chunk(fm_engine *engine, const fm__rows_view *rows, uint32_
         if (wanted(rows, row) != FM_OUTPUT_NONE)
             engine->output_row[view.n_output++] = i;
     }
-    const fm__bucket *bucket = choose_bucket(engine, n, view.n_output);
-    engine->run.batch = &view;
-    fm__run_status_clear(&engine->run_status);
-    uint64_t point = 0;
-    fm_status status = fm__exec_submit(bucket->exec, &engine->run, &point, error);
-    if (status == FM_OK)
-        status = fm__exec_wait(bucket->exec, point, &engine->run, error);
-    engine->run.batch = NULL;
-    if (status == FM_OK && atomic_load(&engine->cancel)) /* ops may have been left out */
+    fm__bucket *bucket = choose_bucket(engine, n, view.n_output);
+    fm_status status = run_tape(engine, bucket, &view, error);
+    if (status == FM_OK && atomic_load(&engine->cancel))
         status = cancelled(rows, begin, error);
     for (uint32_t i = 0; i < view.n_output && status == FM_OK; i++) {
         copy_output(engine, bucket->tape, wanted(rows, begin + engine->output_row[i]), i,
@@ -232,14 +299,11 @@ static fm_status check_entries(const fm__rows_view *rows, fm_error *error) {
     return FM_OK;
 }
 
-fm_status fm__engine_run_rows(fm_engine *engine, const fm__rows_view *rows, fm_error *error) {
-    atomic_store(&engine->cancel, 0);
-    fm_status status = check_entries(rows, error);
-    if (status == FM_OK)
-        status = take_pages(engine, rows, error);
-    if (status != FM_OK)
-        return status;
+static fm_status run_chunks(fm_engine *engine, const fm__rows_view *rows, fm_error *error) {
+    fm_status status = FM_OK;
     uint32_t done = 0;
+    engine->times = (fm_lab_times){0};
+    engine->timed = NULL;
     for (uint32_t begin = 0; begin < rows->n_row && status == FM_OK;) {
         uint32_t n = chunk_length(engine, rows, begin);
         status = run_chunk(engine, rows, begin, n, &done, error);
@@ -250,9 +314,68 @@ fm_status fm__engine_run_rows(fm_engine *engine, const fm__rows_view *rows, fm_e
         }
         begin += n;
     }
+    return status;
+}
+
+fm_status fm__engine_run_again(fm_engine *engine, const fm__rows_view *rows, fm_error *error) {
+    return run_chunks(engine, rows, error);
+}
+
+/* One try: everything, or nothing. */
+static fm_status try_rows(fm_engine *engine, const fm__rows_view *rows, fm_error *error) {
+    fm_status status = FM_OK;
+    for (uint32_t i = 0; i < rows->n_entry && status == FM_OK; i++)
+        status = fm__loss_refresh(engine, rows->entries[i].session, error);
+    if (status == FM_OK)
+        status = take_pages(engine, rows, error);
     if (status != FM_OK)
-        roll_back(engine, rows, rows->n_entry);
-    else
+        return status;
+    status = run_chunks(engine, rows, error);
+    if (status == FM_OK) {
         commit(engine, rows);
+    } else {
+        roll_back(engine, rows, rows->n_entry);
+        engine->times = (fm_lab_times){0};
+        engine->timed = NULL;
+    }
+    return status;
+}
+
+fm_status fm__engine_run_rows(fm_engine *engine, const fm__rows_view *rows, fm_error *error) {
+    atomic_store(&engine->cancel, 0);
+    fm_status status = check_entries(rows, error);
+    if (status == FM_OK && engine->needs_rebuild)
+        status = fm__loss_check(engine, &(bool){false}, error);
+    if (status != FM_OK)
+        return status;
+    /* Each unit can be lost once, so this ends. */
+    for (;;) {
+        fm_error why = {0};
+        status = try_rows(engine, rows, &why);
+        bool changed = false;
+        if (status == FM_ERROR_DEVICE) {
+            fm_error other = {0};
+            fm_status lost = fm__loss_check(engine, &changed, &other);
+            if (lost != FM_OK) {
+                why = other;
+                status = lost;
+            }
+        }
+        if (status != FM_OK && !changed && error)
+            *error = why;
+        if (!changed)
+            return status;
+    }
+}
+
+fm_status fm_lab_last_times(fm_engine *engine, fm_lab_times *out, fm_error *error) {
+    fm_status status = FM_OK;
+    pthread_mutex_lock(&engine->lock);
+    if (engine->times.tape_runs == 0)
+        status =
+            fm__error(error, FM_ERROR_STATE, "times", "the last run failed, or there was none");
+    read_spans(engine, &engine->times);
+    *out = engine->times;
+    pthread_mutex_unlock(&engine->lock);
     return status;
 }

@@ -45,6 +45,7 @@ fm_status fm_session_create(fm_session **out, fm_engine *engine, const fm_sessio
         return fm__error_memory(error, "session", sizeof(*s));
     }
     s->engine = engine;
+    s->epoch = engine->epoch;
     s->context_length = context;
     s->n_table = n_table;
     s->reserved = bytes;
@@ -66,8 +67,7 @@ fm_status fm_session_create(fm_session **out, fm_engine *engine, const fm_sessio
     return FM_OK;
 }
 
-/* Drops the table's pages from entry `from` on. The lock is held. */
-static void drop_pages(fm_session *s, uint32_t from) {
+void fm__session_drop_pages(fm_session *s, uint32_t from) {
     for (uint32_t g = 0; g < s->engine->model->n_group; g++) {
         for (uint32_t p = from; p < s->n_table; p++) {
             if (s->pages[g][p] != FM__NO_PAGE)
@@ -84,7 +84,7 @@ void fm_session_destroy(fm_session **session) {
         return;
     fm_session *s = *session;
     pthread_mutex_lock(&s->engine->lock);
-    drop_pages(s, 0);
+    fm__session_drop_pages(s, 0);
     pthread_mutex_unlock(&s->engine->lock);
     release(s);
     *session = NULL;
@@ -98,6 +98,7 @@ fm_status fm_session_fork(fm_session **out, const fm_session *session, fm_error 
         return status;
     pthread_mutex_lock(&s->engine->lock);
     s->length = session->length;
+    s->epoch = session->epoch;
     memcpy(s->tokens, session->tokens, session->length * sizeof(int32_t));
     for (uint32_t g = 0; g < s->engine->model->n_group; g++) {
         s->dropped[g] = session->dropped[g];
@@ -151,7 +152,7 @@ fm_status fm_session_truncate(fm_session *session, uint32_t length, fm_error *er
                            length, shortest);
     } else if (length < session->length) {
         session->length = length;
-        drop_pages(session, (length + FM__PAGE_TOKENS - 1) / FM__PAGE_TOKENS);
+        fm__session_drop_pages(session, (length + FM__PAGE_TOKENS - 1) / FM__PAGE_TOKENS);
     }
     pthread_mutex_unlock(&session->engine->lock);
     return status;

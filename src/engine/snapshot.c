@@ -77,12 +77,30 @@ static fm_status put(output *o, const void *data, size_t bytes) {
     return status;
 }
 
-static fm_status put_pages(output *o, const fm_session *s, uint32_t g) {
+/* Keys and values from position `from` of the page on, which no row of the session wrote, are left
+   out: they may be another session's. */
+static void blank(const fm__cache_group *g, uint8_t *page, uint32_t from) {
+    for (uint32_t h = 0; h < g->n_kv_head; h++) {
+        uint16_t *keys = (uint16_t *)(void *)(page + h * g->head_bytes);
+        uint16_t *values = keys + (size_t)FM__PAGE_TOKENS * g->key_dim;
+        for (uint32_t t = from; t < FM__PAGE_TOKENS; t++) {
+            for (uint32_t d = 0; d < g->key_dim; d++)
+                keys[((size_t)t / 16 * g->key_dim + d) * 16 + t % 16] = 0;
+            memset(values + (size_t)t * g->value_dim, 0, g->value_dim * sizeof(*values));
+        }
+    }
+}
+
+static fm_status put_pages(output *o, const fm_session *s, uint32_t g, uint8_t *room) {
     const fm__cache_group *group = &s->engine->model->groups[g];
     for (uint32_t p = s->dropped[g]; p < pages_of(s->length); p++) {
         for (uint32_t layer = 0; layer < group->n_layer; layer++) {
-            size_t at = fm__cache_offset(group, layer, s->pages[g][p], 0);
-            fm_status status = put(o, s->engine->cache + at, layer_page_bytes(group));
+            fm_status status = fm__page_read(s->engine, g, s->pages[g][p], layer, room, o->error);
+            if (status != FM_OK)
+                return status;
+            if (s->length - p * FM__PAGE_TOKENS < FM__PAGE_TOKENS)
+                blank(group, room, s->length - p * FM__PAGE_TOKENS);
+            status = put(o, room, layer_page_bytes(group));
             if (status != FM_OK)
                 return status;
         }
@@ -100,7 +118,7 @@ static fm_status save(output *o, const fm_session *s) {
     if (status == FM_OK)
         status = put(o, s->tokens, s->length * sizeof(int32_t));
     for (uint32_t g = 0; g < h.n_group && status == FM_OK; g++)
-        status = put_pages(o, s, g);
+        status = put_pages(o, s, g, s->engine->page);
     uint64_t checksum = o->checksum;
     return status == FM_OK ? put(o, &checksum, sizeof(checksum)) : status;
 }
@@ -111,7 +129,11 @@ fm_status fm_session_save(const fm_session *session, const char *path, fm_error 
     if (status != FM_OK)
         return status;
     pthread_mutex_lock(&session->engine->lock);
-    status = save(&o, session);
+    /* Only where a unit's loss took the cache does this change anything, and nothing one can see.
+     */
+    status = fm__loss_refresh(session->engine, (fm_session *)(uintptr_t)session, error);
+    if (status == FM_OK)
+        status = save(&o, session);
     pthread_mutex_unlock(&session->engine->lock);
     if (status == FM_OK)
         return fm__writer_commit(&o.writer, error);
@@ -257,15 +279,19 @@ static fm_status take_pages(fm_session *s, uint32_t length, const uint32_t *drop
     return FM_OK;
 }
 
-static void copy_pages(input *in, fm_session *s, uint32_t length) {
+static fm_status copy_pages(input *in, fm_session *s, uint32_t length) {
     for (uint32_t g = 0; g < s->engine->model->n_group; g++) {
         const fm__cache_group *group = &s->engine->model->groups[g];
         for (uint32_t p = s->dropped[g]; p < pages_of(length); p++) {
-            for (uint32_t layer = 0; layer < group->n_layer; layer++)
-                memcpy(s->engine->cache + fm__cache_offset(group, layer, s->pages[g][p], 0),
-                       get(in, layer_page_bytes(group)), layer_page_bytes(group));
+            for (uint32_t layer = 0; layer < group->n_layer; layer++) {
+                fm_status status = fm__page_write(s->engine, g, s->pages[g][p], layer,
+                                                  get(in, layer_page_bytes(group)), in->error);
+                if (status != FM_OK)
+                    return status;
+            }
         }
     }
+    return FM_OK;
 }
 
 static fm_status restore(fm_session *s, input *in) {
@@ -279,7 +305,12 @@ static fm_status restore(fm_session *s, input *in) {
         status = take_pages(s, length, dropped, in->error);
     if (status != FM_OK)
         return status;
-    copy_pages(in, s, length);
+    status = copy_pages(in, s, length);
+    if (status != FM_OK) {
+        fm__session_drop_pages(s, 0);
+        return status;
+    }
+    s->epoch = s->engine->epoch;
     memcpy(s->tokens, tokens, length * sizeof(int32_t));
     s->length = length;
     return FM_OK;

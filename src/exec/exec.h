@@ -28,8 +28,10 @@ void fm__split(uint32_t rows, uint32_t granule, const double *weights, uint32_t 
      BATCH  it waits for the other unit's whole submission up to the next hand-over, its own half of
             the same op included: serial by construction, for comparison.
      READY  each unit's next segment is submitted once the host has seen its inputs; no device
-   waits. EAGER  the host waits for every unit before it submits the next step to any. In READY and
-   EAGER the thread in fm__exec_wait() drives the run. The results are the same. */
+            waits.
+     EAGER  the host waits for every unit before it submits the next step to any; each product
+            begins a step.
+   In READY and EAGER the thread in fm__exec_wait() drives the run. The results are the same. */
 typedef enum fm__deps { FM__DEPS_EVENT, FM__DEPS_BATCH, FM__DEPS_EAGER, FM__DEPS_READY } fm__deps;
 
 typedef struct fm__plan_range {
@@ -71,8 +73,10 @@ typedef struct fm__plan_options {
     fm__deps deps;
 } fm__plan_options;
 
-/* Every op gets units that support it; one that none supports: UNSUPPORTED naming op and reasons.
-   Unit 0 is the main unit. options may be NULL (all zero). */
+/* Every op gets units that support it and have its weights; one that none can run: UNSUPPORTED
+   naming op and reasons. Unit 0 is the main unit. It alone may be one that does not address host
+   memory (not unified) among several: then it works on its own instance of the scratch, the plan
+   holds the copies, and the caches are its own. options may be NULL (all zero). */
 fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const *units,
                         uint32_t n_unit, const fm__plan_options *options, fm_error *error);
 void fm__plan_destroy(fm__plan **plan);
@@ -82,6 +86,16 @@ void fm__plan_print(const fm__plan *plan, const fm__tape *tape, fm__device *cons
 /* The same as one JSON object: {"deps":..., "ops":[{"op":..., "ranges":[...]}], "copies":[...]}. */
 void fm__plan_json(const fm__plan *plan, const fm__tape *tape, fm__device *const *units,
                    fm__buf *out);
+
+const char *fm__deps_name(fm__deps deps); /* "event" */
+
+/* ---- copies.c ---- */
+
+/* Fills plan->copies for a plan whose ops are decided: what unit `unit`, which alone works on its
+   own instance of the scratch, must fetch and hand out. A pure function. */
+fm_status fm__plan_add_copies(fm__plan *plan, const fm__tape *tape, uint32_t unit, fm_error *error);
+/* Bytes that a copy moves for one row of its tensor; a TOKENS copy moves only its rows. */
+size_t fm__plan_copy_row_bytes(const fm__tape *tape, const fm__plan_copy *copy);
 
 /* ---- run.c ---- */
 
@@ -94,20 +108,25 @@ void fm__exec_destroy(fm__exec **exec);
 /* Submits one run and returns at once; *point is the timeline value that marks its end. run (and
    what it points to) must stay valid until then; run->status is cleared here. Allocates nothing.
    Runs end in the order of their submission. With READY or EAGER dependencies only the first step
-   is handed over here, and fm__exec_wait() does the rest. After an error the run is over: nothing
-   of it is in flight (a unit that refuses when others have begun is waited for). One thread at a
-   time. Where a plan uses several units, execs that share buffers must not have runs in flight
-   together. */
+   is handed over here, fm__exec_wait() does the rest, and a run must have been waited for before
+   the next (STATE). A plan with copies needs run->mirrors[] of the scratch. After an error the run
+   is over: nothing of it is in flight (a unit that refuses when others have begun is waited for).
+   One thread at a time. Where a plan uses several units, execs that share buffers must not have
+   runs in flight together. */
 fm_status fm__exec_submit(fm__exec *exec, const fm__run *run, uint64_t *point, fm_error *error);
 /* Waits for a point and returns the run's status: a failed op is named with its row; a device that
    was lost is DEVICE, and nothing of the run is in flight any more. */
 fm_status fm__exec_wait(fm__exec *exec, uint64_t point, const fm__run *run, fm_error *error);
 
-/* When each unit worked during the last run that was waited for. */
+/* ---- times.c ---- */
+
+/* When each unit worked during the last run that was waited for. No run may be in flight. All zero
+   where no unit keeps time. */
 typedef struct fm__exec_times {
-    uint64_t begin_ns, end_ns;       /* of the whole run, fm__now_ns() scale */
-    uint64_t busy_ns[FM__MAX_UNITS]; /* sum of the unit's recordings */
-    uint64_t overlap_ns;             /* both of the first two units at work */
+    uint64_t begin_ns, end_ns;          /* first begin and last end, fm__now_ns() scale */
+    uint64_t busy_ns[FM__MAX_UNITS];    /* sum of the unit's recordings */
+    uint64_t divided_ns[FM__MAX_UNITS]; /* of those that compute a part of a divided op */
+    uint64_t overlap_ns;                /* both of the first two units at work */
     uint32_t n_segment[FM__MAX_UNITS];
 } fm__exec_times;
 void fm__exec_get_times(const fm__exec *exec, fm__exec_times *times);
@@ -119,3 +138,5 @@ typedef struct fm__exec_span {
     fm__span span;
 } fm__exec_span;
 uint32_t fm__exec_spans(const fm__exec *exec, fm__exec_span *spans, uint32_t n);
+/* Time that lies in spans of both lists. Each list in order of time. */
+uint64_t fm__overlap_ns(const fm__span *a, uint32_t n_a, const fm__span *b, uint32_t n_b);

@@ -13,7 +13,21 @@
 
 #include "base/base.h"
 
-enum { FM__GATE_ARMS = 6, FM__GATE_WINDOW = 9 /* samples a median is taken of, at most */ };
+enum {
+    FM__GATE_ARMS = 6,
+    FM__GATE_WINDOW = 9, /* samples a median is taken of, at most */
+    FM__GATE_PAIRS = 8,  /* A B B A, twice */
+    /* Calls on the active arm's budget that may be spent before they are earned: what the budget of
+       the first so many calls will be. An arm of which nothing is known must be looked at early, as
+       it may be the better one; a prediction makes that less urgent. */
+    FM__GATE_LENT_KNOWN = 100,
+    FM__GATE_LENT_UNKNOWN = 400,
+    FM__GATE_BACKOFF = 32, /* calls after a comparison before the next one; doubles */
+    /* Calls from a lasting change to the switch, where budget and back-off allow the comparison:
+       half a window to see it, one to begin, A b B B a A twice with the first call after each
+       change left out. */
+    FM__GATE_SWITCH_CALLS = 20,
+};
 
 typedef enum fm__gate_phase {
     FM__GATE_PROBATION, /* arms are measured, one after the other */
@@ -35,10 +49,14 @@ typedef struct fm__gate_arm {
     bool enlarges;    /* a probe of it touches memory that the active arm does not */
     /* state */
     bool hopeless;
+    bool removed;                    /* it failed */
+    bool proved;                     /* its probation is over */
     uint32_t n_sample;               /* in the ring below, at most FM__GATE_WINDOW */
     uint32_t next;                   /* place of the next one */
     double samples[FM__GATE_WINDOW]; /* ns for one unit of work */
     double median;                   /* of the samples; 0: none */
+    double best;                     /* the lowest median that it had */
+    double lowest;                   /* of the calls of its latest probes, first ones included */
     uint64_t calls, probes;
 } fm__gate_arm;
 
@@ -58,25 +76,42 @@ typedef struct fm__gate {
     uint32_t n_arm, active;
     fm__gate_phase phase;
     /* What follows is the state machine's own. */
-    uint32_t challenger, step; /* PAIRED: the other arm, and how far A B B A has come */
-    uint32_t last;    /* arm of the call before: the first call after a change is left out */
-    bool settled;     /* `last` is valid */
-    double reference; /* the active arm's median when it was locked */
-    double pair[4];
+    uint32_t probing;          /* PROBATION: the arm whose calls follow each other, or UINT32_MAX */
+    uint32_t challenger, step; /* PAIRED: the other arm, and how far A B B A A B B A has come */
+    uint32_t last;       /* arm of the call before: the first call after a change is left out */
+    bool settled;        /* `last` is valid */
+    double reference;    /* the active arm's median when it was locked */
+    bool reference_full; /* it is the median of a full window */
+    double pair[FM__GATE_PAIRS];
+    double before;            /* PAIRED: the challenger's median until now */
+    bool drifted;             /* the active arm's median is off its reference */
+    uint32_t left;            /* the arm that drift made the gate leave: it may recover */
+    uint32_t compared;        /* mask of the challengers that were compared since */
+    bool all_alike;           /* and all of them had changed like the active arm */
+    bool refused;             /* a probe is due and was not allowed: said once */
+    bool chosen;              /* fm__gate_choose() was called since the last feed */
+    bool charged;             /* `lost_ns` holds what the chosen probe is expected to lose */
+    double lost_before;       /* without that */
+    double aftermath;         /* share of a call that the first call after a probe loses */
+    double warm_up;           /* and that a probe's own first call loses beyond those after it */
+    double work_sum;          /* of all calls */
+    double work_high;         /* a bound on the work of a call: falls slowly */
     double spent_ns, lost_ns; /* of all calls; by probes, against the active arm's median */
     uint64_t calls, switches, probes, forbidden;
     uint64_t wait_calls, backoff; /* calls until the next comparison may begin; doubles */
-    fm__gate_event event;         /* of the last fm__gate_feed() or fm__gate_choose() */
-    char reason[128];             /* of that event: a sentence */
+    fm__gate_event event; /* the weightiest of the last fm__gate_choose() and fm__gate_feed() */
+    char reason[128];     /* of that event: a sentence */
 } fm__gate;
 
 /* options may be NULL. n_arm: 1..FM__GATE_ARMS; arms 0.. in order of preference where nothing is
-   known. The arm with the lowest prediction, or arm 0, is active until probation ends. */
+   known. The arm with the lowest prediction, or arm 0, is active until another is measured to be
+   faster. */
 void fm__gate_init(fm__gate *gate, const fm__gate_options *options, const char *const *names,
                    const double *predicted, const bool *enlarges, uint32_t n_arm);
 /* The arm of the next call. memory_tight: probes that enlarge the working set are forbidden. */
 uint32_t fm__gate_choose(fm__gate *gate, bool memory_tight);
-/* The call that fm__gate_choose() chose took `ns`, for `work` units of work (> 0). */
+/* The call that fm__gate_choose() chose took `ns`, for `work` units of work (> 0). A call of
+   another arm is counted and decides nothing. A call without a time is not fed. */
 void fm__gate_feed(fm__gate *gate, uint32_t arm, double ns, double work);
 /* An arm that failed is out for good; another becomes active. false: none is left. */
 bool fm__gate_remove(fm__gate *gate, uint32_t arm);

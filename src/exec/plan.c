@@ -19,6 +19,14 @@ typedef struct planner {
     fm_error *error;
 } planner;
 
+/* What a unit can do with one op. */
+typedef struct ability {
+    bool kernel;
+    bool part;  /* it has a kernel, and some of every weight */
+    bool whole; /* it has a kernel, and all of every weight */
+    char reason[96];
+} ability;
+
 static uint32_t lcm(uint32_t a, uint32_t b) {
     uint32_t x = a, y = b;
     while (y != 0) {
@@ -33,6 +41,99 @@ static bool splittable(fm__op_kind kind) {
     return kind == FM__OP_LINEAR || kind == FM__OP_LINEAR_GLU;
 }
 
+/* ---- weights ---- */
+
+/* The host reads weights where they lie; a device that computes nothing reads none. */
+static bool needs_no_buffer(const fm__device *unit) {
+    return strcmp(unit->properties.kind, "cpu") == 0 || strcmp(unit->vtable->backend, "null") == 0;
+}
+
+/* The end of what the unit holds of a weight from panel `at` on; `at` if it does not hold that. A
+   range without an end is all of the weight. */
+static uint32_t held_from(const fm__weight *weight, const fm__device *unit, uint32_t at) {
+    for (uint32_t i = 0; i < weight->n_ranges; i++) {
+        const fm__weight_range *r = &weight->ranges[i];
+        if (r->buffer == NULL || r->buffer->device != unit)
+            continue;
+        uint32_t end = r->panel_end == 0 ? UINT32_MAX : r->panel_end;
+        if (r->panel_begin <= at && at < end)
+            return end;
+    }
+    return at;
+}
+
+/* The unit reaches panels [begin, end) of every group of the weight (LINEAR; else all of it). A
+   tape may be planned before its weights are loaded: then nothing is known against it. */
+static bool holds(const fm__weight *weight, const fm__device *unit, uint32_t begin, uint32_t end) {
+    if (needs_no_buffer(unit) || (weight->host == NULL && weight->n_ranges == 0))
+        return true;
+    if (weight->role != FM__ROLE_LINEAR)
+        return held_from(weight, unit, 0) > 0;
+    for (uint32_t g = 0; g < weight->groups; g++) {
+        uint32_t at = g * weight->panels + begin, until = g * weight->panels + end;
+        while (at < until) {
+            uint32_t next = held_from(weight, unit, at);
+            if (next == at)
+                return false;
+            at = next;
+        }
+    }
+    return true;
+}
+
+static bool holds_some(const fm__weight *weight, const fm__device *unit) {
+    if (needs_no_buffer(unit) || (weight->host == NULL && weight->n_ranges == 0))
+        return true;
+    for (uint32_t i = 0; i < weight->n_ranges; i++)
+        if (weight->ranges[i].buffer != NULL && weight->ranges[i].buffer->device == unit)
+            return true;
+    return false;
+}
+
+static const fm__weight *weight_of(const fm__tape *tape, const fm__op *op, int which) {
+    int16_t id = which < 2 ? op->weight[which] : op->bias;
+    return id != FM__NONE ? tape->weights[id] : NULL;
+}
+
+static uint32_t panels_of(uint32_t channels) {
+    return (channels + FM__PANEL_ROWS - 1) / FM__PANEL_ROWS;
+}
+
+/* The unit has what channels [begin, end) of the op read; end UINT32_MAX: the whole op. */
+static bool unit_has_weights(const fm__tape *tape, const fm__op *op, const fm__device *unit,
+                             uint32_t begin, uint32_t end) {
+    for (int i = 0; i < 3; i++) {
+        const fm__weight *weight = weight_of(tape, op, i);
+        if (weight == NULL)
+            continue;
+        uint32_t last = end == UINT32_MAX ? weight->panels : panels_of(end);
+        if (!holds(weight, unit, begin / FM__PANEL_ROWS, last))
+            return false;
+    }
+    return true;
+}
+
+static ability able(const planner *p, uint32_t index, uint32_t unit) {
+    const fm__op *op = &p->tape->ops[index];
+    const char *reason = "";
+    ability a = {0};
+    a.kernel = a.part = fm__device_op_supports(p->units[unit], p->tape, op, &reason);
+    for (int i = 0; a.part && i < 3; i++) {
+        const fm__weight *weight = weight_of(p->tape, op, i);
+        if (weight != NULL && !holds_some(weight, p->units[unit])) {
+            a.part = false;
+            reason = "it does not have the weights";
+        }
+    }
+    a.whole = a.part && unit_has_weights(p->tape, op, p->units[unit], 0, UINT32_MAX);
+    if (a.part && !a.whole)
+        reason = "it has only a part of the weights";
+    snprintf(a.reason, sizeof a.reason, "%s", reason);
+    return a;
+}
+
+/* ---- one op ---- */
+
 static void give_whole(fm__plan_op *op, uint32_t unit, const char *reason) {
     op->axis = FM__AXIS_WHOLE;
     op->n_range = 1;
@@ -40,13 +141,13 @@ static void give_whole(fm__plan_op *op, uint32_t unit, const char *reason) {
     op->reason = reason;
 }
 
-static fm_status refuse(const planner *p, uint32_t index, char (*reasons)[96]) {
+static fm_status refuse(const planner *p, uint32_t index, const ability *abilities) {
     char place[160], all[320] = "";
     fm__op_describe(p->tape, index, place, sizeof place);
     size_t used = 0;
     for (uint32_t u = 0; u < p->n_unit && used < sizeof all; u++)
         used += (size_t)snprintf(all + used, sizeof all - used, "%s%s: %s", u > 0 ? "; " : "",
-                                 p->units[u]->properties.name, reasons[u]);
+                                 p->units[u]->properties.name, abilities[u].reason);
     return fm__error(p->error, FM_ERROR_UNSUPPORTED, place, "no unit can run it (%s)", all);
 }
 
@@ -65,22 +166,34 @@ static void cut(fm__plan_op *op, fm__axis axis, uint32_t rows, uint32_t granule,
         give_whole(op, op->ranges[0].unit, "the other shares round to nothing");
 }
 
-static void split_op(const planner *p, uint32_t index, const bool *supports, uint32_t first,
+/* The shares of an op: its own where it has any. */
+static const double *shares_of(const planner *p, uint32_t index) {
+    if (p->options->op_shares != NULL)
+        for (uint32_t u = 0; u < p->n_unit; u++)
+            if (p->options->op_shares[index][u] > 0)
+                return p->options->op_shares[index];
+    return p->options->shares;
+}
+
+static void split_op(const planner *p, uint32_t index, const ability *abilities, uint32_t first,
                      fm__plan_op *op) {
+    const double *asked = shares_of(p, index);
     double shares[FM__MAX_UNITS];
     uint32_t with_share = 0, last = first;
+    bool tokens = p->options->axis == FM__AXIS_TOKENS;
     for (uint32_t u = 0; u < p->n_unit; u++) {
-        shares[u] = supports[u] ? p->options->shares[u] : 0;
+        shares[u] = (tokens ? abilities[u].whole : abilities[u].part) ? asked[u] : 0;
         if (shares[u] > 0) {
             with_share++;
             last = u;
         }
     }
     if (with_share < 2) {
-        give_whole(op, with_share == 1 ? last : first, "one unit has a share and can run it");
+        give_whole(op, last,
+                   with_share == 1 ? "one unit has a share and can run it" : "no unit has a share");
         return;
     }
-    if (p->options->axis == FM__AXIS_TOKENS) {
+    if (tokens) {
         cut(op, FM__AXIS_TOKENS, FM__TOKEN_PARTS, 1, shares, p->n_unit, "split by tokens");
         return;
     }
@@ -93,41 +206,96 @@ static void split_op(const planner *p, uint32_t index, const bool *supports, uin
         cut(op, FM__AXIS_CHANNELS, channels, granule, shares, p->n_unit, "split by channels");
 }
 
-static fm_status plan_op(const planner *p, uint32_t index, bool shared, fm__plan_op *op) {
-    bool supports[FM__MAX_UNITS];
-    char reasons[FM__MAX_UNITS][96];
-    uint32_t first = p->n_unit;
-    for (uint32_t u = 0; u < p->n_unit; u++) {
-        const char *reason = "";
-        supports[u] = fm__device_op_supports(p->units[u], p->tape, &p->tape->ops[index], &reason);
-        snprintf(reasons[u], sizeof reasons[u], "%s", reason);
-        if (supports[u] && first == p->n_unit)
-            first = u;
+/* Where units hold only parts of the weights, the split must fit the parts. */
+static fm_status check_parts(const planner *p, uint32_t index, const fm__plan_op *op) {
+    for (uint32_t r = 0; r < op->n_range; r++) {
+        const fm__device *unit = p->units[op->ranges[r].unit];
+        bool all = op->axis != FM__AXIS_CHANNELS;
+        uint32_t begin = all ? 0 : op->ranges[r].range.begin;
+        uint32_t end = all ? UINT32_MAX : op->ranges[r].range.end;
+        if (unit_has_weights(p->tape, &p->tape->ops[index], unit, begin, end))
+            continue;
+        char place[160], part[48] = "all";
+        fm__op_describe(p->tape, index, place, sizeof place);
+        if (!all)
+            snprintf(part, sizeof part, "channels %u to %u", begin, end);
+        return fm__error(p->error, FM_ERROR_UNSUPPORTED, place,
+                         "the split gives %s of it to %s, which does not have those weights", part,
+                         unit->properties.name);
     }
-    if (first == p->n_unit)
-        return refuse(p, index, reasons);
-    if (shared && splittable(p->tape->ops[index].kind))
-        split_op(p, index, supports, first, op);
-    else
-        give_whole(op, first,
-                   first > 0 ? "the main unit cannot run it"
-                   : shared  ? "not split: its rows are cheap"
-                             : "the main unit runs everything");
     return FM_OK;
 }
 
-/* Units that share work must see each other's results where they lie. */
-static fm_status check_memory(const planner *p, const fm__plan *plan) {
+static fm_status plan_op(const planner *p, uint32_t index, bool shared, fm__plan_op *op) {
+    ability abilities[FM__MAX_UNITS];
+    uint32_t first = p->n_unit;
+    bool split = shared && splittable(p->tape->ops[index].kind), some = false;
+    for (uint32_t u = 0; u < p->n_unit; u++) {
+        abilities[u] = able(p, index, u);
+        some = some || abilities[u].part;
+        if (abilities[u].whole && first == p->n_unit)
+            first = u;
+    }
+    if (first == p->n_unit && !(split && some))
+        return refuse(p, index, abilities);
+    if (!split) {
+        give_whole(op, first,
+                   first > 0 && abilities[0].kernel ? "the main unit does not have its weights"
+                   : first > 0                      ? "the main unit cannot run it"
+                   : shared                         ? "not split: its rows are cheap"
+                                                    : "the main unit runs everything");
+        return FM_OK;
+    }
+    split_op(p, index, abilities, first < p->n_unit ? first : 0, op);
+    return check_parts(p, index, op);
+}
+
+/* ---- where results lie ---- */
+
+/* The caches are the main unit's: where others cannot address them, it alone works on them. */
+static fm_status check_caches(const planner *p, const fm__plan *plan) {
+    for (uint32_t i = 0; i < plan->n_op; i++) {
+        fm__op_kind kind = p->tape->ops[i].kind;
+        if ((kind != FM__OP_KV_STORE && kind != FM__OP_ATTENTION) ||
+            plan->ops[i].ranges[0].unit == 0)
+            continue;
+        char place[160];
+        fm__op_describe(p->tape, i, place, sizeof place);
+        return fm__error(p->error, FM_ERROR_UNSUPPORTED, place,
+                         "%s cannot run it, and its caches lie where no other unit reaches them",
+                         p->units[0]->properties.name);
+    }
+    return FM_OK;
+}
+
+/* Units that share work see each other's results where they lie, but for a main unit that does not
+   address host memory: then there are copies. */
+static fm_status plan_memory(const planner *p, fm__plan *plan) {
     uint32_t used = 0;
     for (uint32_t i = 0; i < plan->n_op; i++)
         for (uint32_t r = 0; r < plan->ops[i].n_range; r++)
             used |= 1u << plan->ops[i].ranges[r].unit;
     if ((used & (used - 1)) == 0)
         return FM_OK;
-    for (uint32_t u = 0; u < p->n_unit; u++)
+    for (uint32_t u = 1; u < p->n_unit; u++)
         if ((used >> u & 1) && !p->units[u]->properties.unified)
             return fm__error(p->error, FM_ERROR_UNSUPPORTED, p->units[u]->properties.name,
-                             "does not address host memory, and plans hold no copies yet");
+                             "does not address host memory; among several units only the first "
+                             "(here %s) may be such a one",
+                             p->units[0]->properties.name);
+    if (p->units[0]->properties.unified || (used & 1) == 0)
+        return FM_OK;
+    fm_status status = check_caches(p, plan);
+    return status == FM_OK ? fm__plan_add_copies(plan, p->tape, 0, p->error) : status;
+}
+
+/* ---- plans ---- */
+
+static fm_status check_shares(const planner *p, const double *shares, const char *place) {
+    for (uint32_t u = 0; u < FM__MAX_UNITS; u++)
+        if (!(shares[u] >= 0 && shares[u] <= 1e9) || (shares[u] > 0 && u >= p->n_unit))
+            return fm__error(p->error, FM_ERROR_ARGUMENT, place, "share %u is %g, of %u units", u,
+                             shares[u], p->n_unit);
     return FM_OK;
 }
 
@@ -137,15 +305,27 @@ static fm_status check_options(const planner *p) {
                          p->n_unit, FM__MAX_UNITS);
     if (!p->tape->finished)
         return fm__error(p->error, FM_ERROR_STATE, "plan", "the tape is not finished");
-    for (uint32_t u = 0; u < FM__MAX_UNITS; u++) {
-        double share = p->options->shares[u];
-        if (!(share >= 0 && share <= 1e9) || (share > 0 && u >= p->n_unit))
-            return fm__error(p->error, FM_ERROR_ARGUMENT, "plan", "share %u is %g, of %u units", u,
-                             share, p->n_unit);
-    }
     if (p->options->axis == FM__AXIS_GROUPS)
         return fm__error(p->error, FM_ERROR_UNSUPPORTED, "plan", "no op is split by groups");
-    return FM_OK;
+    fm_status status = check_shares(p, p->options->shares, "plan");
+    for (uint32_t i = 0; p->options->op_shares != NULL && i < p->tape->n_op; i++) {
+        char place[160];
+        fm__op_describe(p->tape, i, place, sizeof place);
+        if (status == FM_OK)
+            status = check_shares(p, p->options->op_shares[i], place);
+    }
+    return status;
+}
+
+static bool any_share(const planner *p) {
+    for (uint32_t u = 0; u < p->n_unit; u++) {
+        if (p->options->shares[u] > 0)
+            return true;
+        for (uint32_t i = 0; p->options->op_shares != NULL && i < p->tape->n_op; i++)
+            if (p->options->op_shares[i][u] > 0)
+                return true;
+    }
+    return false;
 }
 
 fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const *units,
@@ -155,9 +335,7 @@ fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const 
     fm_status status = check_options(&p);
     if (status != FM_OK)
         return status;
-    bool shared = false;
-    for (uint32_t u = 0; u < n_unit; u++)
-        shared = shared || p.options->shares[u] > 0;
+    bool shared = any_share(&p);
     fm__plan *plan = fm__alloc_zero(sizeof *plan);
     if (plan == NULL)
         return fm__error_memory(error, "plan", sizeof *plan);
@@ -171,7 +349,7 @@ fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const 
     for (uint32_t i = 0; i < tape->n_op && status == FM_OK; i++)
         status = plan_op(&p, i, shared, &plan->ops[i]);
     if (status == FM_OK)
-        status = check_memory(&p, plan);
+        status = plan_memory(&p, plan);
     if (status != FM_OK)
         goto failed;
     *out = plan;
@@ -185,31 +363,8 @@ failed:
 void fm__plan_destroy(fm__plan **plan) {
     if (plan == NULL || *plan == NULL)
         return;
+    fm__free((*plan)->copies);
     fm__free((*plan)->ops);
     fm__free(*plan);
     *plan = NULL;
-}
-
-void fm__plan_print(const fm__plan *plan, const fm__tape *tape, fm__device *const *units,
-                    fm__buf *out) {
-    static const char *const axes[] = {"whole", "channels", "tokens", "groups"};
-    static const char *const deps[] = {"event", "batch", "eager", "ready"};
-    fm__buf_printf(out, "plan: %u ops, dependencies by %s\n", plan->n_op, deps[plan->deps]);
-    for (uint32_t i = 0; i < plan->n_op; i++) {
-        const fm__plan_op *op = &plan->ops[i];
-        char text[160];
-        fm__op_describe(tape, i, text, sizeof text);
-        fm__buf_printf(out, "%4u  %-40s %-8s", i, text, axes[op->axis]);
-        for (uint32_t r = 0; r < op->n_range; r++) {
-            fm__device *unit = units[op->ranges[r].unit];
-            const char *kernel = fm__device_op_kernel(unit, tape, &tape->ops[i]);
-            fm__buf_printf(out, "  %u:%s", op->ranges[r].unit, unit->properties.name);
-            if (op->axis != FM__AXIS_WHOLE)
-                fm__buf_printf(out, " [%u, %u)", op->ranges[r].range.begin,
-                               op->ranges[r].range.end);
-            if (kernel[0] != '\0')
-                fm__buf_printf(out, " %s", kernel);
-        }
-        fm__buf_printf(out, "  (%s)\n", op->reason);
-    }
 }

@@ -11,8 +11,12 @@
 #include <string.h>
 
 enum {
-    TASK_PANELS = 16,      /* panels of one packing task */
-    BATCH_BYTES = 64 << 20 /* source bytes between two calls of the progress callback */
+    TASK_PANELS = 16,       /* panels of one packing task */
+    BATCH_BYTES = 64 << 20, /* source bytes between two calls of the progress callback */
+    /* Drivers allow a few thousand allocations, and models have hundreds of weights: several share
+       one. The offsets are pages, so that a part can be handed out by itself. */
+    SLAB_BYTES = 512 << 20,
+    SLAB_ALIGN = 4096
 };
 
 typedef struct source {
@@ -74,10 +78,6 @@ static bool grow(fm__binder *binder) {
     if (!weights)
         return false;
     model->weights = weights;
-    fm__buffer **buffers = fm__realloc(model->buffers, capacity * sizeof(*buffers));
-    if (!buffers)
-        return false;
-    model->buffers = buffers;
     binder->capacity = capacity;
     return true;
 }
@@ -103,7 +103,6 @@ static fm_status append(fm__binder *binder, const char *name, fm__role role,
     w->k = 1;
     source *s = &binder->sources[model->n_weight];
     *s = (source){.tensor = tensor, .hashed = true};
-    model->buffers[model->n_weight] = NULL;
     model->weights[model->n_weight] = w;
     *id = (int16_t)model->n_weight++;
     *weight = w;
@@ -386,7 +385,54 @@ static void pack_task(void *argument, size_t index) {
 typedef struct packing {
     const fm__pack_options *options;
     uint64_t done, total;
+    size_t slab_used; /* of the last slab */
 } packing;
+
+/* Bytes of a slab that begins with weight `first`: as many whole weights as SLAB_BYTES take, one at
+   least. */
+static size_t slab_bytes(const fm__model *model, uint32_t first) {
+    size_t bytes = 0;
+    for (uint32_t i = first; i < model->n_weight; i++) {
+        const fm__weight *w = model->weights[i];
+        size_t end = fm__round_up(bytes, SLAB_ALIGN) + w->bytes;
+        if (w->role != FM__ROLE_LINEAR)
+            continue;
+        if (bytes > 0 && end > SLAB_BYTES)
+            break;
+        bytes = end;
+    }
+    return bytes;
+}
+
+/* Room for the panels of weight `id`; weights ask in ascending order. */
+static fm_status place(fm__model *model, uint32_t id, packing *p, fm_error *error) {
+    fm__weight *w = model->weights[id];
+    size_t offset = fm__round_up(p->slab_used, SLAB_ALIGN);
+    if (model->n_slab == 0 || offset + w->bytes > model->slabs[model->n_slab - 1]->bytes) {
+        fm__buffer **slabs = fm__realloc(model->slabs, (model->n_slab + 1) * sizeof(*slabs));
+        if (!slabs)
+            return fm__error_memory(error, w->name, (model->n_slab + 1) * sizeof(*slabs));
+        model->slabs = slabs;
+        fm_status status = fm__device_buffer_create(p->options->memory, slab_bytes(model, id),
+                                                    FM__MEMORY_HOST, &slabs[model->n_slab], error);
+        if (status != FM_OK)
+            return fm__error_within(error, status, w->name);
+        model->n_slab++;
+        offset = 0;
+    }
+    fm__buffer *slab = model->slabs[model->n_slab - 1];
+    uint8_t *panels = fm__device_buffer_map(slab);
+    if (!panels)
+        return fm__error(error, FM_ERROR_DEVICE, w->name, "the device's memory has no address");
+    p->slab_used = offset + w->bytes;
+    w->host = panels + offset;
+    w->ranges[0] = (fm__weight_range){.residency = FM__RESIDENCY_SHARED,
+                                      .panel_end = w->panels,
+                                      .buffer = slab,
+                                      .offset = offset};
+    w->n_ranges = 1;
+    return FM_OK;
+}
 
 static fm_status report(packing *p, uint64_t bytes, fm_error *error) {
     p->done += bytes;
@@ -421,13 +467,10 @@ static fm_status pack_matrix(fm__binder *binder, uint32_t id, packing *packing_s
         return fm__error(error, FM_ERROR_FORMAT, w->name, "has %llu bytes, its shape asks for %zu",
                          (unsigned long long)s->tensor->bytes, all);
     if (linear) {
-        fm_status status = fm__device_buffer_create(packing_state->options->main, w->bytes,
-                                                    FM__MEMORY_HOST, &model->buffers[id], error);
+        fm_status status = place(model, id, packing_state, error);
         if (status != FM_OK)
-            return fm__error_within(error, status, w->name);
-        p.panels = fm__device_buffer_map(model->buffers[id]);
-        if (!p.panels)
-            return fm__error(error, FM_ERROR_DEVICE, w->name, "the device's memory has no address");
+            return status;
+        p.panels = (uint8_t *)(uintptr_t)w->host;
     }
     size_t tasks = (p.rows + TASK_PANELS * FM__PANEL_ROWS - 1) / (TASK_PANELS * FM__PANEL_ROWS);
     size_t task_bytes = fm__max_size(p.row_bytes * TASK_PANELS * FM__PANEL_ROWS, 1);
@@ -446,14 +489,9 @@ static fm_status pack_matrix(fm__binder *binder, uint32_t id, packing *packing_s
         status = report(packing_state, n * task_bytes, error);
     }
     fm__free(p.hashes);
-    if (status != FM_OK || !linear)
-        return status;
-    done_with(model->checkpoint, s->tensor);
-    w->host = p.panels;
-    w->ranges[0] = (fm__weight_range){
-        .residency = FM__RESIDENCY_SHARED, .panel_end = w->panels, .buffer = model->buffers[id]};
-    w->n_ranges = 1;
-    return FM_OK;
+    if (status == FM_OK && linear)
+        done_with(model->checkpoint, s->tensor);
+    return status;
 }
 
 static fm_status fill_vector(fm__binder *binder, uint32_t id, fm_error *error) {

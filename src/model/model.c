@@ -127,11 +127,12 @@ void fm__model_destroy(fm__model **model) {
         fm__weight *w = m->weights[i];
         if (w->role == FM__ROLE_VECTOR)
             fm__free((void *)(uintptr_t)w->host);
-        fm__device_buffer_destroy(&m->buffers[i]);
         fm__free(w);
     }
     fm__free(m->weights);
-    fm__free(m->buffers);
+    for (uint32_t i = 0; i < m->n_slab; i++)
+        fm__device_buffer_destroy(&m->slabs[i]);
+    fm__free(m->slabs);
     fm__checkpoint_close(&m->checkpoint);
     fm__free(m);
     *model = NULL;

@@ -35,8 +35,9 @@ typedef struct fm__model {
     fm__hparams hparams;
     fm__checkpoint *checkpoint; /* owned: gather tables stay mapped */
     fm__weight **weights;       /* owned; ids of the tapes */
-    fm__buffer **buffers;       /* (n_weight) owned panels; NULL where a weight has none */
     uint32_t n_weight;
+    fm__buffer **slabs; /* (n_slab) owned; panels of several weights lie in each */
+    uint32_t n_slab;
     fm__cache_group groups[4]; /* n_page, offset and bytes are filled in by the engine */
     uint32_t n_group;
     uint32_t positions; /* that RoPE tables cover */
@@ -71,8 +72,8 @@ typedef struct fm__model_options {
 } fm__model_options;
 
 typedef struct fm__pack_options {
-    fm__device *main; /* whose buffers hold the panels */
-    uint32_t threads; /* 0: all cores */
+    fm__device *memory; /* whose host memory holds the panels */
+    uint32_t threads;   /* 0: all cores */
     fm_progress_callback *progress;
     void *progress_user;
 } fm__pack_options;
@@ -82,7 +83,7 @@ typedef struct fm__pack_options {
 fm_status fm__model_open(fm__model **out, fm__checkpoint **checkpoint,
                          const fm__model_options *options, fm_error *error);
 /* Allocates weights and fills them, in parallel, with progress and cancel; computes the hash. Once.
- */
+   Each weight then has one range, which says where `host` lies (LINEAR: slab and offset in it). */
 fm_status fm__model_pack(fm__model *model, const fm__pack_options *options, fm_error *error);
 void fm__model_destroy(fm__model **model);
 /* A tape with the given bounds, finished. The model must outlive it. */

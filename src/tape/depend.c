@@ -14,7 +14,7 @@ static bool is_row_wise(fm__op_kind kind) {
            kind == FM__OP_GLU || kind == FM__OP_ROPE || kind == FM__OP_KV_STORE;
 }
 
-static bool memory_overlaps(const fm__tape *tape, int16_t a, int16_t b) {
+bool fm__tape_overlaps(const fm__tape *tape, int16_t a, int16_t b) {
     const fm__tensor *x = &tape->tensors[a], *y = &tape->tensors[b];
     size_t x_end = x->offset + x->layout.stride * fm__tape_bound(tape, x);
     size_t y_end = y->offset + y->layout.stride * fm__tape_bound(tape, y);
@@ -24,7 +24,7 @@ static bool memory_overlaps(const fm__tape *tape, int16_t a, int16_t b) {
 /* The stronger of `so_far` and what two accesses, one of them a write, to tensors a and b mean. */
 static fm__dependence conflict(const fm__tape *tape, int16_t a, int16_t b, bool by_rows,
                                fm__dependence so_far) {
-    if (a == FM__NONE || b == FM__NONE || !memory_overlaps(tape, a, b))
+    if (a == FM__NONE || b == FM__NONE || !fm__tape_overlaps(tape, a, b))
         return so_far;
     /* Two tensors in the same memory have other strides: row r of one lies on any row of the
        other. */

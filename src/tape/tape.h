@@ -237,6 +237,8 @@ typedef enum fm__dependence {
     FM__DEPENDENCE_FULL, /* the later op needs all of the earlier one */
 } fm__dependence;
 
+/* Whether two tensors of a finished tape share memory (a tensor does with itself). */
+bool fm__tape_overlaps(const fm__tape *tape, int16_t a, int16_t b);
 /* Of op `later` on op `earlier` of a finished tape: through tensors, through memory that tensors
    share, and through cache layers; read after write, write after read, write after write. */
 fm__dependence fm__tape_depends(const fm__tape *tape, uint32_t earlier, uint32_t later);

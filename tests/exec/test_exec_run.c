@@ -5,70 +5,7 @@
  */
 #include <math.h>
 
-#include "exec/exec.h"
-#include "interpreter.h"
-
-static fm__device *make_host(uint32_t threads, const char *rung) {
-    static const int free_cpus[] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    fm__device *device = NULL;
-    const fm__host_options options = {.threads = threads, .rung = rung, .cpus = free_cpus};
-    CHECK(fm__device_host_create(&device, &options, why));
-    return device;
-}
-
-/* A tape with its plan, recorded on units. */
-typedef struct session {
-    fm__device *units[3];
-    uint32_t n_unit;
-    fm__plan *plan;
-    fm__exec *exec;
-    fm__run run;
-    fm__run_status status;
-} session;
-
-static void session_init(session *s, model *m, const fm__plan_options *options) {
-    CHECK(fm__plan_make(&s->plan, m->tape, s->units, s->n_unit, options, why));
-    CHECK(fm__exec_create(&s->exec, m->tape, s->plan, s->units, s->n_unit, why));
-    run_init(&s->run, &s->status, &m->f, m->tape, s->units[0]);
-}
-
-static void session_finish(session *s) {
-    run_finish(&s->run);
-    fm__exec_destroy(&s->exec);
-    assert_null(s->exec);
-    fm__exec_destroy(&s->exec);
-    fm__plan_destroy(&s->plan);
-    for (uint32_t u = 0; u < s->n_unit; u++)
-        fm__device_destroy(&s->units[u]);
-}
-
-static void run_once(session *s) {
-    uint64_t point = 0;
-    CHECK(fm__exec_submit(s->exec, &s->run, &point, why));
-    CHECK(fm__exec_wait(s->exec, point, &s->run, why));
-}
-
-/* Prefill of 13 rows, then 3 single tokens: the same bits as the interpreter after each run. */
-static void check_conversation(session *s, const fm__plan_options *options, fm__dtype type) {
-    model m;
-    model_init(&m, FM__Q8_0, type, 16, 2);
-    session_init(s, &m, options);
-    interpreter in;
-    interpreter_init(&in, &m.f, m.tape);
-    uint32_t at = 60; /* over the border of a page */
-    for (int step = 0; step < 4; step++) {
-        uint32_t rows = step == 0 ? 13 : 1;
-        fixture_batch(&m.f, rows, at, MODEL_VOCAB, rows > 1 ? 2 : 1);
-        interpreter_run(&in, m.tape, &m.f.batch);
-        run_once(s);
-        interpreter_compare(&in, m.tape, m.tape->logits, m.f.batch.n_output, &s->run);
-        interpreter_compare(&in, m.tape, m.tape->hidden, m.f.batch.n_output, &s->run);
-        at += rows;
-    }
-    interpreter_finish(&in);
-    session_finish(s);
-    model_finish(&m);
-}
+#include "exec_support.h"
 
 static void teams_and_rungs_give_equal_bits(void **state) {
     (void)state;
@@ -292,9 +229,12 @@ static void bad_plans_are_refused(void **state) {
     fm_error error = {0};
     CHECK(fm__plan_make(&plan, m.tape, units, 2, &(fm__plan_options){.shares = {1, 1}}, why));
     assert_int_equal(fm__exec_create(&exec, m.tape, plan, units, 1, &error), FM_ERROR_ARGUMENT);
-    plan->deps = FM__DEPS_EAGER;
-    assert_int_equal(fm__exec_create(&exec, m.tape, plan, units, 2, &error), FM_ERROR_UNSUPPORTED);
-    plan->deps = FM__DEPS_EVENT;
+    fm__plan_copy astray = {.op = 0, .unit = 1, .copy = FM__COPY_TO_HOST, .tensor = 0};
+    plan->copies = &astray;
+    plan->n_copy = 1;
+    assert_int_equal(fm__exec_create(&exec, m.tape, plan, units, 2, &error), FM_ERROR_ARGUMENT);
+    plan->copies = NULL;
+    plan->n_copy = 0;
     plan->ops[3].n_range = 0;
     assert_int_equal(fm__exec_create(&exec, m.tape, plan, units, 2, &error), FM_ERROR_ARGUMENT);
     fm__plan_destroy(&plan);

@@ -22,6 +22,7 @@ static inline fm_machine *test_machine(uint32_t threads, const char *rung) {
     fm_machine_options options = fm_machine_options_default();
     options.threads = threads;
     options.cpu_rung = rung;
+    options.devices = "host"; /* no GPU takes part, and none is looked for */
     options.memory_budget = UINT64_C(2) << 30;
     CHECK_OK(fm_machine_create(&machine, &options, &error));
     return machine;

@@ -19,6 +19,8 @@ void fm__host_meet(fm__host *host) {
     uint64_t ticket = atomic_fetch_add(&host->arrived, 1);
     if (ticket % host->threads == host->threads - 1)
         fm__counter_add(&host->met, 1);
+    else if (fm__host_queue_busy(&host->queue)) /* the leader may be waiting for another unit */
+        fm__counter_wait_soon(&host->met, ticket / host->threads + 1);
     else
         fm__counter_wait(&host->met, ticket / host->threads + 1);
 }
@@ -124,6 +126,8 @@ static const fm__device_vtable VTABLE = {
     .buffer_import = fm__host_buffer_import,
     .buffer_map = fm__host_buffer_map,
     .buffer_destroy = fm__host_buffer_destroy,
+    .buffer_write = fm__host_buffer_write,
+    .buffer_read = fm__host_buffer_read,
     .op_supports = fm__host_op_supports,
     .op_kernel = fm__host_op_kernel,
     .record = fm__host_record,
@@ -132,7 +136,7 @@ static const fm__device_vtable VTABLE = {
     .recording_span = fm__host_recording_span,
 };
 
-static void describe(fm__host *host, const char *name) {
+static void describe(fm__host *host, const char *name, bool discrete) {
     fm__device_properties *p = &host->device.properties;
     snprintf(p->name, sizeof p->name, "%s", name != NULL ? name : "host");
     snprintf(p->kind, sizeof p->kind, "cpu");
@@ -140,7 +144,7 @@ static void describe(fm__host *host, const char *name) {
     snprintf(p->rung, sizeof p->rung, "%s", host->kernels.rung);
     fm__cpu_feature_text(fm__cpu_features(), p->features, sizeof p->features);
     p->threads = host->threads;
-    p->unified = true;
+    p->unified = !discrete;
     p->memory_bytes = fm__memory_total();
 }
 
@@ -162,7 +166,7 @@ fm_status fm__device_host_create(fm__device **out, const fm__host_options *optio
     fm_status status = fm__kernels_get(&host->kernels, options->rung, error);
     if (status != FM_OK)
         goto no_kernels;
-    describe(host, name);
+    describe(host, name, options->discrete);
     host->members = fm__alloc_array(host->threads, sizeof *host->members);
     if (host->members == NULL) {
         status = fm__error_memory(error, name, host->threads * sizeof *host->members);

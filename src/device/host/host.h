@@ -31,6 +31,8 @@ typedef struct fm__host_step {
     bool barrier;   /* the team meets before it */
     fm__axis axis;
     uint32_t begin, end;
+    fm__copy copy;  /* not NONE: moves `tensor` instead of computing the op */
+    int16_t tensor; /* of a copy */
     fm__host_op_fn *fn;
 } fm__host_step;
 
@@ -75,6 +77,8 @@ fm_status fm__host_submit(fm__device *device, const fm__segment *segments, uint3
                           const fm__run *run, uint64_t base, fm_error *error);
 /* Waits until all that was pushed is done; its timelines are no longer touched then. */
 void fm__host_queue_drain(fm__host_queue *queue);
+/* Something is queued or at work. */
+bool fm__host_queue_busy(fm__host_queue *queue);
 /* Makes fm__host_lead() return when it has done all before. */
 void fm__host_queue_stop(fm__host_queue *queue);
 /* The leader's loop. */
@@ -119,6 +123,12 @@ fm_status fm__host_buffer_import(fm__device *device, void *host, size_t bytes, f
                                  fm_error *error);
 void *fm__host_buffer_map(fm__buffer *buffer);
 void fm__host_buffer_destroy(fm__buffer *buffer);
+fm_status fm__host_buffer_write(fm__buffer *buffer, size_t offset, const void *from, size_t bytes,
+                                fm_error *error);
+fm_status fm__host_buffer_read(fm__buffer *buffer, size_t offset, void *to, size_t bytes,
+                               fm_error *error);
+/* Where a buffer's memory is for the device itself; NULL: neither its own nor mapped. */
+uint8_t *fm__host_memory(const fm__device *device, fm__buffer *buffer);
 
 /* ---- ops.c, linear.c ---- */
 
@@ -159,6 +169,8 @@ bool fm__host_op_supports(fm__device *device, const fm__tape *tape, const fm__op
                           const char **reason);
 const char *fm__host_op_kernel(fm__device *device, const fm__tape *tape, const fm__op *op);
 fm__host_op_fn *fm__host_op(fm__op_kind kind);
+/* A copy between the two instances of a tensor; every thread moves its own rows. */
+void fm__host_copy(const fm__host_work *work);
 void fm__host_linear(const fm__host_work *work);
 void fm__host_linear_glu(const fm__host_work *work);
 

@@ -15,7 +15,10 @@
 
 fm__host_rows fm__host_step_rows(const fm__host_work *work) {
     const fm__batch_view *batch = work->run->batch;
-    bool outputs = fm__op_rows(work->tape, work->step->op) == FM__ROWS_OUTPUT;
+    const fm__host_step *step = work->step;
+    fm__rows kind = step->copy != FM__COPY_NONE ? work->tape->tensors[step->tensor].rows
+                                                : fm__op_rows(work->tape, step->op);
+    bool outputs = kind == FM__ROWS_OUTPUT;
     uint32_t n = outputs ? batch->n_output : batch->n_row;
     if (work->step->axis != FM__AXIS_TOKENS || work->step->end == 0)
         return (fm__host_rows){0, n};
@@ -24,7 +27,7 @@ fm__host_rows fm__host_step_rows(const fm__host_work *work) {
 }
 
 static uint8_t *slot_memory(const fm__host_work *work, fm__slot slot) {
-    return fm__device_buffer_map(fm__run_buffer(work->run, work->device, slot));
+    return fm__host_memory(work->device, fm__run_buffer(work->run, work->device, slot));
 }
 
 uint8_t *fm__host_row(const fm__host_work *work, int16_t tensor, uint32_t row) {
@@ -128,6 +131,23 @@ static void kv_store(const fm__host_work *work) {
                                 position % FM__PAGE_TOKENS, float_row(work, op->in[0], r),
                                 float_row(work, op->in[1], r));
     }
+}
+
+/* ---- copies of a discrete device ---- */
+
+void fm__host_copy(const fm__host_work *work) {
+    const fm__host_step *step = work->step;
+    const fm__tensor *t = &work->tape->tensors[step->tensor];
+    uint8_t *own = fm__host_memory(work->device, work->run->buffers[t->slot]) + t->offset;
+    uint8_t *mirror = fm__host_memory(work->device, work->run->mirrors[t->slot]) + t->offset;
+    uint8_t *to = step->copy == FM__COPY_TO_HOST ? mirror : own;
+    const uint8_t *from = step->copy == FM__COPY_TO_HOST ? own : mirror;
+    bool columns = step->axis == FM__AXIS_CHANNELS;
+    size_t first = columns ? step->begin * sizeof(float) : 0;
+    size_t bytes = columns ? (step->end - step->begin) * sizeof(float) : t->layout.stride;
+    fm__host_rows rows = own_rows(work);
+    for (size_t r = rows.begin; r < rows.end; r++)
+        memcpy(to + r * t->layout.stride + first, from + r * t->layout.stride + first, bytes);
 }
 
 /* ---- the others ---- */

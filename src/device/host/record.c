@@ -7,28 +7,14 @@
  */
 #include "device/host/host.h"
 
-/* Row-wise steps give thread t the same rows when they cover the same rows of the run, so one may
-   follow the other without a meeting. */
-static bool same_rows(const fm__op_range *a, const fm__op_range *b) {
-    return a->axis == b->axis &&
-           (a->axis == FM__AXIS_WHOLE ||
-            (a->axis == FM__AXIS_TOKENS && a->begin == b->begin && a->end == b->end));
-}
-
-static bool must_meet(const fm__tape *tape, const fm__op_range *a, const fm__op_range *b) {
-    if (a->op == b->op)
-        return false; /* ranges of one op are disjoint */
-    fm__dependence d = fm__tape_depends(tape, a->op, b->op);
-    return d == FM__DEPENDENCE_FULL || (d == FM__DEPENDENCE_ROWS && !same_rows(a, b));
-}
-
 void fm__host_barriers(const fm__tape *tape, const fm__op_range *ranges, uint32_t n_range,
                        bool *before) {
     uint32_t since = 0; /* the first range after the last meeting */
     for (uint32_t i = 0; i < n_range; i++) {
         before[i] = false;
         for (uint32_t j = since; j < i && !before[i]; j++)
-            before[i] = must_meet(tape, &ranges[j], &ranges[i]);
+            /* Row-wise steps give thread t the same rows when they cover the same rows. */
+            before[i] = fm__range_must_wait(tape, &ranges[j], &ranges[i], true);
         if (before[i])
             since = i;
     }
@@ -47,6 +33,8 @@ static fm_status check_loaded(const fm__tape *tape, const fm__op *op, fm_error *
 fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
                           uint32_t n_range, fm__recording **out, fm_error *error) {
     for (uint32_t i = 0; i < n_range; i++) {
+        if (ranges[i].copy != FM__COPY_NONE)
+            continue;
         fm_status status = check_loaded(tape, &tape->ops[ranges[i].op], error);
         if (status != FM_OK)
             return status;
@@ -71,10 +59,13 @@ fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op
                                    .axis = ranges[i].axis,
                                    .begin = ranges[i].begin,
                                    .end = ranges[i].end,
-                                   .fn = fm__host_op(op->kind)};
+                                   .copy = ranges[i].copy,
+                                   .tensor = ranges[i].tensor,
+                                   .fn = ranges[i].copy != FM__COPY_NONE ? fm__host_copy
+                                                                         : fm__host_op(op->kind)};
     }
     fm__free(before);
-    recording->base = (fm__recording){device, tape};
+    recording->base = (fm__recording){.device = device, .tape = tape};
     recording->host = (fm__host *)device;
     recording->n_step = n_range;
     recording->steps = steps;

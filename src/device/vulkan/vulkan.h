@@ -7,7 +7,7 @@
  * what docs/numerics.md does not say. Called from: device.c only; the files of this folder share
  * the types below.
  *
- * Shaders (shaders/*.comp) are compiled to SPIR-V when the project is built and stand in the
+ * Shaders (shaders/, .comp) are compiled to SPIR-V when the project is built and stand in the
  * library as arrays. They read memory through device addresses: a recording's command buffer holds
  * the address of its tape's *run block*, in which every submission puts what the run binds and its
  * rows. So a command buffer is recorded once for the tape's bound on rows, and workgroups beyond
@@ -24,14 +24,6 @@
 typedef struct fm__vulkan fm__vulkan;
 typedef struct fm__vulkan_recorder fm__vulkan_recorder;
 
-/* ---- loader.c: the functions of the loader, of the instance and of the device ---- */
-
-/* X(name without vk) */
-#define FM__VULKAN_LOADER_FUNCTIONS(X)                                                             \
-    X(EnumerateInstanceVersion)                                                                    \
-    X(EnumerateInstanceExtensionProperties)                                                        \
-    X(CreateInstance)
-
 /* ---- shaders: one row a file of shaders/, in the order of the file names ---- */
 
 /* X(name): shaders/name.comp. Each is one entry point "main" whose workgroup size and variants are
@@ -43,11 +35,16 @@ typedef struct fm__vulkan_recorder fm__vulkan_recorder;
     X(embed)                                                                                       \
     X(glu)                                                                                         \
     X(kv_store)                                                                                    \
-    X(linear_float)    /* F32, F16, BF16 weights, exact class */                                   \
-    X(linear_q256)     /* many tokens: a tile of rows x tokens a workgroup */                      \
-    X(linear_q256_vec) /* few tokens: panels are read once, at memory speed */                     \
+    X(linear_float)     /* F32, F16, BF16 weights: many tokens */                                  \
+    X(linear_float_vec) /* few tokens */                                                           \
+    X(linear_q256)      /* many tokens: a tile of rows x tokens a workgroup */                     \
+    X(linear_q256_dot)  /* with the integer dot product of the device */                           \
+    X(linear_q256_vec)  /* few tokens: panels are read once, at memory speed */                    \
+    X(linear_q256_vec_dot)                                                                         \
     X(linear_q32)                                                                                  \
+    X(linear_q32_dot)                                                                              \
     X(linear_q32_vec)                                                                              \
+    X(linear_q32_vec_dot)                                                                          \
     X(quantise)                                                                                    \
     X(rmsnorm) /* alone, or with the quantise behind it */                                         \
     X(rope)                                                                                        \
@@ -79,21 +76,33 @@ typedef struct fm__vulkan_kernel {
 } fm__vulkan_kernel;
 
 /* The kernel of a variant, compiled and kept by the device. name: for reports, "linear_q4_0_vec".
- */
+   NULL: the shader's and its constants. */
 fm_status fm__vulkan_kernel_get(fm__vulkan *gpu, const fm__vulkan_variant *variant,
                                 const char *name, const fm__vulkan_kernel **out, fm_error *error);
+/* Sets kernel->excluded. */
+void fm__vulkan_kernel_exclude(fm__vulkan *gpu, const fm__vulkan_kernel *kernel);
 
 /* ---- the device ---- */
+
+/* How products are laid out over workgroups; zeros: as linear.c chooses. For tests and the lab. */
+typedef struct fm__vulkan_trial {
+    const fm__type *sabotage; /* products of this type are made wrong, to test the self-test */
+    uint32_t lanes;           /* of a workgroup */
+    uint32_t tokens, round;   /* products for few tokens */
+    uint32_t row_lanes, lane_rows, lane_tokens, step; /* products for many */
+} fm__vulkan_trial;
 
 struct fm__vulkan {
     fm__device device;
     /* Limits and abilities that kernels choose by. */
-    uint32_t subgroup;            /* its size, as the device reports it */
-    uint32_t shared_bytes;        /* of a workgroup */
-    uint32_t max_invocations;     /* of a workgroup */
-    bool has_dot;                 /* packed 4x8 integer dot product, accelerated */
-    bool has_f16;                 /* shaderFloat16 and 16-bit storage */
-    bool rounds_to_even;          /* RoundingModeRTE can be declared for fp32 */
+    uint32_t subgroup;        /* its size, as the device reports it */
+    uint32_t shared_bytes;    /* of a workgroup */
+    uint32_t max_invocations; /* of a workgroup */
+    bool has_dot;             /* packed 4x8 integer dot product, accelerated */
+    bool can_dot;             /* the instruction exists, perhaps emulated */
+    bool has_f16;             /* shaderFloat16 and 16-bit storage */
+    bool rounds_to_even;      /* RoundingModeRTE can be declared for fp32 */
+    fm__vulkan_trial trial;
     struct fm__vulkan_core *core; /* handles and functions: of loader.c, memory.c, queue.c, ... */
 };
 
@@ -102,7 +111,8 @@ struct fm__vulkan {
 /* The device address of a buffer of this device; 0 if it has none here. */
 uint64_t fm__vulkan_address(const fm__vulkan *gpu, const fm__buffer *buffer);
 /* Where the device finds a weight's bytes: the address of its panel 0 (LINEAR), row 0 (GATHER) or
-   first float (VECTOR), from the weight's range whose buffer is of this device; 0: it has none. */
+   first float (VECTOR), from the weight's range whose buffer is of this device; 0: it has none. Of
+   a LINEAR that has several ranges here, the first. */
 uint64_t fm__vulkan_weight(const fm__vulkan *gpu, const fm__weight *weight,
                            fm__residency *residency);
 
@@ -114,7 +124,15 @@ const fm__tape *fm__vulkan_recorder_tape(const fm__vulkan_recorder *recorder);
 fm__vulkan *fm__vulkan_recorder_gpu(const fm__vulkan_recorder *recorder);
 /* Of the tape's run block; the first push constant of every shader (common.glsl). */
 uint64_t fm__vulkan_run_block(const fm__vulkan_recorder *recorder);
-/* Scratch of the device's own that lives while the recording runs, shared by all ops. */
+/* Where panels [begin, end) of a LINEAR weight can be read while this op runs: panel p is at
+   *address + p * stride, also for p that lies before what is there. Streamed panels are copied
+   there ahead of the op (where the tape has more rows than read a panel once). An op asks for the
+   panels of its own range, once a weight, in the order of op->weight[]. STATE, naming the weight:
+   the device does not have them. */
+fm_status fm__vulkan_weight_source(fm__vulkan_recorder *recorder, const fm__weight *weight,
+                                   uint32_t panel_begin, uint32_t panel_end, uint64_t *address,
+                                   fm_error *error);
+/* Scratch of the device's own for the op that is being recorded; gone when it is done. */
 fm_status fm__vulkan_temporary(fm__vulkan_recorder *recorder, size_t bytes, uint64_t *address,
                                fm_error *error);
 /* push: (push_bytes <= FM__VULKAN_PUSH_BYTES, a multiple of 4). x, y, z: workgroups. Splits
@@ -132,6 +150,9 @@ bool fm__vulkan_supports_rows(fm__vulkan *gpu, const fm__tape *tape, const fm__o
 bool fm__vulkan_supports_linear(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op,
                                 const char **reason);
 const char *fm__vulkan_kernel_rows(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op);
+/* What linear.c chooses for an op, as a trial that makes it choose the same for any N. */
+fm__vulkan_trial fm__vulkan_linear_choice(const fm__vulkan *gpu, const fm__tape *tape,
+                                          const fm__op *op);
 const char *fm__vulkan_kernel_linear(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op);
 /* Records range->op; next is the range behind it or NULL. *fused: next was recorded with it. */
 fm_status fm__vulkan_record_rows(fm__vulkan_recorder *recorder, const fm__op_range *range,
@@ -141,3 +162,6 @@ fm_status fm__vulkan_record_linear(fm__vulkan_recorder *recorder, const fm__op_r
 /* A copy range (range->copy != FM__COPY_NONE). */
 fm_status fm__vulkan_record_copy(fm__vulkan_recorder *recorder, const fm__op_range *range,
                                  fm_error *error);
+/* Plain bytes (multiples of 16, as are the addresses): streamed panels into the ring. */
+fm_status fm__vulkan_record_bytes(fm__vulkan_recorder *recorder, uint64_t from, uint64_t to,
+                                  uint64_t bytes, fm_error *error);

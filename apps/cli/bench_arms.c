@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_arms.c: `fusionml bench arms`: the arms of one engine, interleaved, with every sample kept.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "fusionml/lab.h"
+
+enum { MAX_ARMS = 5, MAX_LENGTHS = 16, DEFAULT_ROUNDS = 9 };
+
+/* What the units did in some calls, summed. */
+typedef struct totals {
+    double busy_ns[FM_LAB_UNITS], divided_ns[FM_LAB_UNITS]; /* the latter in divided products */
+    double work[FM_LAB_UNITS];                              /* ops in prefill, bytes in decode */
+    double overlap_ns;
+    uint32_t n_unit, calls;
+} totals;
+
+/* The prompt, or one token, with one arm. */
+typedef struct phase {
+    double *ns;    /* (rounds) */
+    double *ideal; /* (rounds) ns, see ideal_ns() */
+    totals units;  /* of all rounds */
+} phase;
+
+/* One arm at one prompt length. */
+typedef struct series {
+    phase prefill, decode;
+    uint64_t hash;
+    bool same; /* every round gave the same tokens */
+} series;
+
+typedef struct comparison {
+    const cli_args *args;
+    fm_machine *machine;
+    fm_engine *engine;
+    fm_session *session;
+    fm_arm arms[MAX_ARMS];
+    uint32_t n_arm;
+    uint32_t lengths[MAX_LENGTHS], n_length, n_decode, rounds;
+    int32_t *prompt; /* (longest) */
+    series series[MAX_LENGTHS][MAX_ARMS];
+    bool equal;
+    char *before; /* stamp */
+} comparison;
+
+/* ---- what is asked for ---- */
+
+/* "64,128": false with a message. */
+static bool parse_lengths(comparison *c, const char *text) {
+    while (*text != '\0') {
+        char *end;
+        unsigned long v = strtoul(text, &end, 10);
+        if (end == text || v == 0 || v > 1u << 20 || (*end != ',' && *end != '\0') ||
+            c->n_length == MAX_LENGTHS) {
+            cli_fail_text("-p: \"%s\" is not a list of at most %d whole numbers from 1 to %u", text,
+                          MAX_LENGTHS, 1u << 20);
+            return false;
+        }
+        c->lengths[c->n_length++] = (uint32_t)v;
+        text = *end == ',' ? end + 1 : end;
+    }
+    return true;
+}
+
+static bool parse_arms(comparison *c, const char *text) {
+    while (*text != '\0') {
+        size_t bytes = strcspn(text, ",");
+        int arm = FM_ARM_AUTO;
+        while (arm <= FM_ARM_SPLIT && (strncmp(fm_arm_name((fm_arm)arm), text, bytes) != 0 ||
+                                       fm_arm_name((fm_arm)arm)[bytes] != '\0'))
+            arm++;
+        if (arm > FM_ARM_SPLIT || c->n_arm == MAX_ARMS) {
+            cli_fail_text("--arms: \"%.*s\" is not one of auto, cpu, gpu, gpu-eager, split",
+                          (int)bytes, text);
+            return false;
+        }
+        c->arms[c->n_arm++] = (fm_arm)arm;
+        text += bytes + (text[bytes] == ',');
+    }
+    return true;
+}
+
+/* Without --arms: every arm that the engine has. With it: each must be there. */
+static fm_status find_arms(comparison *c, fm_error *error) {
+    fm_status status = FM_OK;
+    for (uint32_t i = 0; status == FM_OK && i < c->n_arm; i++)
+        status = fm_engine_set_arm(c->engine, c->arms[i], error);
+    if (c->args->arms != NULL)
+        return status;
+    for (int arm = FM_ARM_CPU; arm <= FM_ARM_SPLIT; arm++)
+        if (fm_engine_set_arm(c->engine, (fm_arm)arm, NULL) == FM_OK)
+            c->arms[c->n_arm++] = (fm_arm)arm;
+    return FM_OK;
+}
+
+static fm_status fail_memory(fm_error *error) {
+    *error = (fm_error){FM_ERROR_MEMORY, "out of memory", ""};
+    return FM_ERROR_MEMORY;
+}
+
+static bool make_phase(phase *p, uint32_t rounds) {
+    p->ns = calloc(rounds, sizeof(double));
+    p->ideal = calloc(rounds, sizeof(double));
+    return p->ns != NULL && p->ideal != NULL;
+}
+
+static void free_phase(phase *p) {
+    free(p->ns);
+    free(p->ideal);
+}
+
+static fm_status open_all(comparison *c, fm_class numeric_class, fm_error *error) {
+    cli_args args = *c->args;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < c->n_length; i++)
+        longest = c->lengths[i] > longest ? c->lengths[i] : longest;
+    args.context = longest + c->n_decode + 1;
+    args.arm = FM_ARM_AUTO;
+    c->prompt = malloc(longest * sizeof *c->prompt);
+    if (c->prompt == NULL)
+        return fail_memory(error);
+    fm_status status = cli_open_machine(&args, &c->machine, error);
+    if (status == FM_OK)
+        status = cli_open_engine(&args, numeric_class, c->machine, &c->engine, error);
+    if (status == FM_OK)
+        status = fm_session_create(&c->session, c->engine, NULL, error);
+    if (status == FM_OK)
+        status = find_arms(c, error);
+    for (uint32_t l = 0; status == FM_OK && l < c->n_length; l++)
+        for (uint32_t a = 0; a < c->n_arm; a++) {
+            series *s = &c->series[l][a];
+            s->same = true;
+            if (!make_phase(&s->prefill, c->rounds) || !make_phase(&s->decode, c->rounds))
+                status = fail_memory(error);
+        }
+    uint64_t state = 1;
+    for (uint32_t i = 0; status == FM_OK && i < longest; i++) {
+        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        c->prompt[i] = (int32_t)((state >> 33) % fm_engine_vocab_size(c->engine));
+    }
+    c->before = status == FM_OK ? fm_lab_stamp(c->machine) : NULL;
+    return status;
+}
+
+static void close_all(comparison *c) {
+    for (uint32_t l = 0; l < c->n_length; l++)
+        for (uint32_t a = 0; a < c->n_arm; a++) {
+            free_phase(&c->series[l][a].prefill);
+            free_phase(&c->series[l][a].decode);
+        }
+    fm_session_destroy(&c->session);
+    cli_close_engine(&c->engine);
+    fm_machine_destroy(&c->machine);
+    free(c->prompt);
+    fm_free(c->before);
+}
+
+/* ---- measuring ---- */
+
+static void add_times(fm_engine *engine, totals *sum, bool bytes) {
+    fm_lab_times times;
+    if (fm_lab_last_times(engine, &times, NULL) != FM_OK)
+        return;
+    sum->n_unit = times.n_unit;
+    sum->calls++;
+    sum->overlap_ns += (double)times.overlap_ns;
+    for (uint32_t u = 0; u < times.n_unit; u++) {
+        sum->busy_ns[u] += (double)times.busy_ns[u];
+        sum->divided_ns[u] += (double)times.divided_ns[u];
+        sum->work[u] += (double)(bytes ? times.weight_bytes[u] : times.ops[u]);
+    }
+}
+
+/* The time of one call if the products had been divided perfectly: what is not divided as it was,
+   then all products at the sum of the rates that the units had beside each other, without a wait.
+   0: some unit kept no time, or nothing was divided. */
+static double ideal_ns(const totals *t) {
+    double work = 0, rate = 0, alone = 0;
+    for (uint32_t u = 0; u < t->n_unit; u++) {
+        alone += t->busy_ns[u] - t->divided_ns[u];
+        if (t->work[u] <= 0)
+            continue;
+        if (t->divided_ns[u] <= 0)
+            return 0;
+        work += t->work[u];
+        rate += t->work[u] / t->divided_ns[u];
+    }
+    return rate > 0 && t->calls > 0 ? (alone + work / rate) / t->calls : 0;
+}
+
+static void keep(phase *p, int round, double ns, const totals *units) {
+    if (round < 0)
+        return;
+    p->ns[round] = ns;
+    p->ideal[round] = ideal_ns(units);
+    p->units.n_unit = units->n_unit;
+    p->units.calls += units->calls;
+    p->units.overlap_ns += units->overlap_ns;
+    for (uint32_t u = 0; u < units->n_unit; u++) {
+        p->units.busy_ns[u] += units->busy_ns[u];
+        p->units.divided_ns[u] += units->divided_ns[u];
+        p->units.work[u] += units->work[u];
+    }
+}
+
+static uint64_t mix(uint64_t hash, int32_t id) {
+    return (hash ^ (uint32_t)id) * UINT64_C(0x100000001b3);
+}
+
+/* The prompt, then greedy tokens. round < 0: to warm up, nothing is kept. */
+static fm_status measure(comparison *c, uint32_t length, uint32_t arm, int round, fm_error *error) {
+    series *s = &c->series[length][arm];
+    uint32_t vocab = fm_engine_vocab_size(c->engine);
+    const float *logits = NULL;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    totals prefill = {0}, decode = {0};
+    fm_status status = fm_session_truncate(c->session, 0, error);
+    if (status == FM_OK)
+        status = fm_engine_set_arm(c->engine, c->arms[arm], error);
+    double begin = cli_now_ms(), spent = 0;
+    if (status == FM_OK)
+        status = fm_session_prefill(c->session, c->prompt, c->lengths[length], &logits, error);
+    if (status != FM_OK)
+        return status;
+    double ns = (cli_now_ms() - begin) * 1e6;
+    add_times(c->engine, &prefill, false);
+    keep(&s->prefill, round, ns, &prefill);
+    for (uint32_t i = 0; i < c->n_decode; i++) {
+        int32_t id = cli_argmax(logits, vocab);
+        hash = mix(hash, id);
+        begin = cli_now_ms();
+        if ((status = fm_session_decode(c->session, id, &logits, error)) != FM_OK)
+            return status;
+        spent += (cli_now_ms() - begin) * 1e6;
+        add_times(c->engine, &decode, true);
+    }
+    keep(&s->decode, round, c->n_decode > 0 ? spent / c->n_decode : 0, &decode);
+    hash = mix(hash, cli_argmax(logits, vocab));
+    s->same = s->same && (round < 0 || round == 0 || s->hash == hash);
+    s->hash = hash;
+    return FM_OK;
+}
+
+static fm_status measure_all(comparison *c, fm_error *error) {
+    uint32_t total = c->n_length * c->n_arm * (c->rounds + 1), done = 0;
+    fm_status status = FM_OK;
+    for (uint32_t l = 0; l < c->n_length; l++)
+        for (int round = -1; round < (int)c->rounds; round++)
+            for (uint32_t i = 0; status == FM_OK && i < c->n_arm; i++) {
+                uint32_t arm = fm_lab_order(c->n_arm, (uint32_t)(round + 1), i);
+                cli_progress(NULL, "measuring", done++, total);
+                status = cli_interrupted() ? FM_ERROR_CANCELLED : measure(c, l, arm, round, error);
+            }
+    c->equal = true;
+    for (uint32_t l = 0; l < c->n_length; l++)
+        for (uint32_t a = 0; a < c->n_arm; a++)
+            c->equal =
+                c->equal && c->series[l][a].same && c->series[l][a].hash == c->series[l][0].hash;
+    return status;
+}
+
+/* ---- what came out ---- */
+
+static json_t *json_samples(const double *values, uint32_t n) {
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < n; i++)
+        json_array_append_new(array, json_integer((json_int_t)values[i]));
+    return array;
+}
+
+/* Part of the ideal that was reached, over paired rounds; 0: there is no ideal. */
+static fm_lab_ratio of_ideal(const comparison *c, const phase *p) {
+    fm_lab_ratio none = {0};
+    for (uint32_t r = 0; r < c->rounds; r++)
+        if (p->ideal[r] <= 0)
+            return none;
+    return fm_lab_paired_ratio(p->ideal, p->ns, c->rounds, 3);
+}
+
+/* Time with arm a over time with arm b: above 1, b is faster. */
+static fm_lab_ratio speed_up(const comparison *c, const phase *a, const phase *b) {
+    return fm_lab_paired_ratio(a->ns, b->ns, c->rounds, 1);
+}
+
+static json_t *json_ratio(fm_lab_ratio r) {
+    return json_pack("{s:f, s:f, s:f}", "median", r.median, "low", r.low, "high", r.high);
+}
+
+static json_t *json_units(const double *sums, const totals *t) {
+    json_t *array = json_array();
+    for (uint32_t u = 0; u < t->n_unit; u++)
+        json_array_append_new(array, json_real(t->calls > 0 ? sums[u] / t->calls : 0));
+    return array;
+}
+
+static json_t *json_phase(const comparison *c, const phase *p) {
+    const totals *t = &p->units;
+    return json_pack("{s:f, s:o, s:o, s:o, s:o, s:f, s:o, s:o}", "median_ns",
+                     fm_lab_median(p->ns, c->rounds), "ns", json_samples(p->ns, c->rounds),
+                     "busy_ns", json_units(t->busy_ns, t), "divided_ns",
+                     json_units(t->divided_ns, t), "work", json_units(t->work, t), "overlap_ns",
+                     t->calls > 0 ? t->overlap_ns / t->calls : 0, "ideal_ns",
+                     json_samples(p->ideal, c->rounds), "of_ideal", json_ratio(of_ideal(c, p)));
+}
+
+static json_t *json_ratios(const comparison *c, uint32_t length) {
+    json_t *array = json_array();
+    for (uint32_t b = 1; c->equal && b < c->n_arm; b++)
+        for (uint32_t a = 0; a < b; a++) {
+            const series *x = &c->series[length][a], *y = &c->series[length][b];
+            json_array_append_new(
+                array, json_pack("{s:s, s:s, s:o, s:o}", "arm", fm_arm_name(c->arms[b]), "over",
+                                 fm_arm_name(c->arms[a]), "prefill",
+                                 json_ratio(speed_up(c, &x->prefill, &y->prefill)), "decode",
+                                 json_ratio(speed_up(c, &x->decode, &y->decode))));
+        }
+    return array;
+}
+
+static json_t *json_length(const comparison *c, uint32_t length) {
+    json_t *arms = json_array();
+    for (uint32_t a = 0; a < c->n_arm; a++) {
+        const series *s = &c->series[length][a];
+        char hash[17];
+        snprintf(hash, sizeof hash, "%016" PRIx64, s->hash);
+        json_array_append_new(arms,
+                              json_pack("{s:s, s:s, s:o, s:o}", "arm", fm_arm_name(c->arms[a]),
+                                        "hash", hash, "prefill", json_phase(c, &s->prefill),
+                                        "decode", json_phase(c, &s->decode)));
+    }
+    return json_pack("{s:I, s:o, s:o}", "prompt_tokens", (json_int_t)c->lengths[length], "arms",
+                     arms, "ratios", json_ratios(c, length));
+}
+
+static int print_json(const comparison *c) {
+    fm_engine_info info;
+    json_error_t fault;
+    char *after = fm_lab_stamp(c->machine);
+    fm_engine_get_info(c->engine, &info);
+    json_t *lengths = json_array();
+    for (uint32_t l = 0; l < c->n_length; l++)
+        json_array_append_new(lengths, json_length(c, l));
+    json_t *root =
+        json_pack("{s:i, s:s, s:s, s:I, s:I, s:b, s:o, s:o}", "arms", 1, "model",
+                  c->args->model != NULL ? c->args->model : "embedded", "types", info.weight_types,
+                  "decode_tokens", (json_int_t)c->n_decode, "rounds", (json_int_t)c->rounds,
+                  "equal", (int)c->equal, "gate", cli_json_gate(c->engine), "lengths", lengths);
+    json_object_set_new(root, "before", json_loads(c->before != NULL ? c->before : "", 0, &fault));
+    json_object_set_new(root, "after", json_loads(after != NULL ? after : "", 0, &fault));
+    fm_free(after);
+    char *text = json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    if (text == NULL)
+        return cli_fail_text("out of memory");
+    puts(text);
+    free(text);
+    return CLI_OK;
+}
+
+static void print_ideal(const comparison *c, const phase *p, const char *what) {
+    const totals *t = &p->units;
+    fm_lab_ratio r = of_ideal(c, p);
+    if (t->n_unit < 2 || r.median <= 0)
+        return;
+    double shorter = t->busy_ns[0] < t->busy_ns[1] ? t->busy_ns[0] : t->busy_ns[1];
+    printf("  split, %s: %.3f of the ideal (%.3f to %.3f), overlap %.1f %% of the shorter\n", what,
+           r.median, r.low, r.high, shorter > 0 ? 100 * t->overlap_ns / shorter : 0);
+}
+
+static void print_ratios(const comparison *c, uint32_t length) {
+    for (uint32_t b = 1; c->equal && b < c->n_arm; b++)
+        for (uint32_t a = 0; a < b; a++) {
+            const series *x = &c->series[length][a], *y = &c->series[length][b];
+            fm_lab_ratio p = speed_up(c, &x->prefill, &y->prefill);
+            fm_lab_ratio d = speed_up(c, &x->decode, &y->decode);
+            printf("  %s over %s: prompt %.3f (%.3f to %.3f)", fm_arm_name(c->arms[b]),
+                   fm_arm_name(c->arms[a]), p.median, p.low, p.high);
+            if (c->n_decode > 0)
+                printf(", token %.3f (%.3f to %.3f)", d.median, d.low, d.high);
+            putchar('\n');
+        }
+}
+
+static void print_length(const comparison *c, uint32_t length) {
+    printf("\nprompt of %u tokens, then %u\n  %-10s %12s %12s   %s\n", c->lengths[length],
+           c->n_decode, "arm", "prompt ms", "ms a token", "tokens' hash");
+    for (uint32_t a = 0; a < c->n_arm; a++) {
+        const series *s = &c->series[length][a];
+        printf("  %-10s %12.3f %12.3f   %016" PRIx64 "%s\n", fm_arm_name(c->arms[a]),
+               fm_lab_median(s->prefill.ns, c->rounds) / 1e6,
+               fm_lab_median(s->decode.ns, c->rounds) / 1e6, s->hash,
+               s->same ? "" : " (not the same in every round)");
+    }
+    print_ratios(c, length);
+    for (uint32_t a = 0; a < c->n_arm; a++)
+        if (c->arms[a] == FM_ARM_SPLIT) {
+            print_ideal(c, &c->series[length][a].prefill, "prompt");
+            print_ideal(c, &c->series[length][a].decode, "token");
+        }
+}
+
+int cli_bench_arms(const cli_args *args) {
+    comparison *c = calloc(1, sizeof *c);
+    fm_error error = {0};
+    fm_class numeric_class;
+    int code = CLI_OK;
+    if (c == NULL)
+        return cli_fail_text("out of memory");
+    c->args = args;
+    c->n_decode = args->predict_set ? args->predict : 32;
+    c->rounds = args->repeats_set ? args->repeats : DEFAULT_ROUNDS;
+    if (!cli_class(args->numeric_class, FM_CLASS_AUTO, &numeric_class)) {
+        cli_fail_text("--class: \"%s\" is neither exact nor fast", args->numeric_class);
+        code = CLI_USAGE;
+    } else if (!parse_lengths(c, args->lengths != NULL ? args->lengths : "64,128,256,512") ||
+               (args->arms != NULL && !parse_arms(c, args->arms)))
+        code = CLI_USAGE;
+    if (code != CLI_OK) {
+        free(c);
+        return code;
+    }
+    fm_status status = open_all(c, numeric_class, &error);
+    if (status == FM_OK)
+        status = measure_all(c, &error);
+    cli_progress_end();
+    if (cli_interrupted())
+        code = CLI_INTERRUPTED;
+    else if (status != FM_OK)
+        code = cli_fail(&error);
+    else if (args->json)
+        code = print_json(c);
+    else
+        for (uint32_t l = 0; l < c->n_length; l++)
+            print_length(c, l);
+    if (code == CLI_OK && !c->equal)
+        code = cli_fail_text("the arms' tokens differ: no ratio is given");
+    close_all(c);
+    free(c);
+    return code;
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * exec/store.c: saved calibrations: the file, and finding in it.
+ *
+ * Owns: entries. Never does: trust a byte that it reads. Called from: the loading and the
+ * calibrating thread.
+ */
+#include "exec/store.h"
+
+#include <string.h>
+
+static const double MILLION = 1e6;
+enum { DAY_S = 86400, LIMIT_N = 1 << 30, LIMIT_ROWS = 1 << 24 };
+#define LIMIT_SHARE UINT64_C(1000000)
+#define LIMIT_GAIN UINT64_C(1000000000)
+#define LIMIT_TIME UINT64_C(1000000000000000000)
+
+static const char *const ARM_NAMES[FM__STORE_ARMS] = {"cpu", "gpu", "gpu-eager", "split"};
+static const char *const AXIS_NAMES[] = {"whole", "channels", "tokens", "groups"};
+static const char *const WEIGHTS_NAMES[] = {"shared", "resident", "streamed", "mapped"};
+static const char TAPE_NAME[] = "tape";
+
+/* ---- life ---- */
+
+static void clean(char *text) {
+    for (; *text != 0; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7F)
+            *text = '?';
+}
+
+void fm__store_init(fm__store *store, const fm__store_key *key) {
+    *store = (fm__store){.key = *key};
+    clean(store->key.cpu);
+    clean(store->key.rung);
+    clean(store->key.gpu);
+    clean(store->key.driver);
+    clean(store->key.power);
+    clean(store->key.build);
+    clean(store->key.model_type);
+}
+
+void fm__store_finish(fm__store *store) {
+    fm__free(store->entries);
+    store->entries = NULL;
+    store->n_entry = store->capacity = 0;
+}
+
+/* ---- writing ---- */
+
+static void write_head(const fm__store_key *key, fm__buf *out) {
+    fm__buf_printf(out, "fusionml-calibration %d\n", FM__STORE_VERSION);
+    fm__buf_printf(out, "cpu %s\nrung %s\nthreads %u\n", key->cpu, key->rung, key->threads);
+    fm__buf_printf(out, "gpu %s\ndriver %s\npower %s\n", key->gpu, key->driver, key->power);
+    fm__buf_printf(out, "build %s\nmodel %016llx %s\n", key->build,
+                   (unsigned long long)key->model_hash, key->model_type);
+}
+
+static const char *type_name(const fm__type *type) {
+    return type != NULL ? type->name : "-";
+}
+
+static unsigned long long millionths(double value) {
+    return (unsigned long long)(value * MILLION + 0.5);
+}
+
+static void write_entry(const fm__store_entry *entry, fm__buf *out) {
+    const fm__store_shape *s = &entry->shape;
+    fm__buf_printf(out, "entry op=%s n=%u k=%u type=%s up=%s fast=%d output=%d",
+                   s->kind == FM__OP_COUNT ? TAPE_NAME : fm__op_name(s->kind), s->n, s->k,
+                   type_name(s->types[0]), type_name(s->types[1]), s->fast, s->output);
+    fm__buf_printf(out, " rows=%u cache=%u axis=%s deps=%s weights=%s", s->rows, s->cache,
+                   AXIS_NAMES[s->axis], fm__deps_name(s->deps), WEIGHTS_NAMES[s->weights]);
+    fm__buf_printf(out, " share=%llu gain=%llu", millionths(entry->share), millionths(entry->gain));
+    for (int i = 0; i < FM__STORE_ARMS; i++)
+        fm__buf_printf(out, " %s=%llu", ARM_NAMES[i], millionths(entry->ns_of_work[i]));
+    fm__buf_append(out, "\n", 1);
+}
+
+static fm_status write_file(const char *path, const fm__buf *text, fm_error *error) {
+    fm__writer *writer = NULL;
+    fm_status status = fm__writer_open(&writer, path, error);
+    if (status == FM_OK)
+        status = fm__writer_write(writer, text->data, text->bytes, error);
+    if (status == FM_OK)
+        return fm__writer_commit(&writer, error);
+    fm__writer_abort(&writer);
+    return status;
+}
+
+fm_status fm__store_save(fm__store *store, const char *path, uint64_t now_s, fm_error *error) {
+    fm__buf text = {0};
+    write_head(&store->key, &text);
+    fm__buf_printf(&text, "saved %llu\n", (unsigned long long)now_s);
+    for (uint32_t i = 0; i < store->n_entry; i++)
+        write_entry(&store->entries[i], &text);
+    if (!text.failed)
+        fm__buf_printf(&text, "end %u %016llx\n", store->n_entry,
+                       (unsigned long long)fm__hash(FM__HASH_SEED, text.data, text.bytes));
+    fm_status status =
+        text.failed ? fm__error_memory(error, path, text.capacity) : write_file(path, &text, error);
+    fm__buf_finish(&text);
+    if (status == FM_OK)
+        store->saved_s = now_s;
+    return status;
+}
+
+bool fm__store_path(const char *cache_dir, const fm__store_key *key, char *out, size_t capacity) {
+    char folder[1024], name[64];
+    fm__store store;
+    fm__buf head = {0};
+    fm__store_init(&store, key); /* the key as it is compared */
+    write_head(&store.key, &head);
+    bool made = !head.failed && fm__cache_folder(cache_dir, folder, sizeof folder);
+    if (made)
+        snprintf(name, sizeof name, "calibration-%016llx.txt",
+                 (unsigned long long)fm__hash(FM__HASH_SEED, head.data, head.bytes));
+    fm__buf_finish(&head);
+    return made && fm__path_join(folder, name, out, capacity);
+}
+
+/* ---- reading: a cursor that only goes on over what is expected ---- */
+
+typedef struct reader {
+    const char *at, *end;
+} reader;
+
+static bool take(reader *r, const char *text) {
+    size_t bytes = strlen(text);
+    if ((size_t)(r->end - r->at) < bytes || memcmp(r->at, text, bytes) != 0)
+        return false;
+    r->at += bytes;
+    return true;
+}
+
+/* Digits as printf writes them: no sign, no zeros in front. */
+static bool take_number(reader *r, uint64_t limit, uint64_t *out) {
+    const char *begin = r->at;
+    uint64_t value = 0;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9' && r->at - begin < 19)
+        value = value * 10 + (uint64_t)(*r->at++ - '0');
+    *out = value;
+    return r->at > begin && value <= limit && (*begin != '0' || r->at == begin + 1);
+}
+
+static bool take_named(reader *r, const char *name, uint64_t limit, uint64_t *out) {
+    return take(r, " ") && take(r, name) && take(r, "=") && take_number(r, limit, out);
+}
+
+static bool take_small(reader *r, const char *name, uint32_t limit, uint32_t *out) {
+    uint64_t value;
+    bool taken = take_named(r, name, limit, &value);
+    *out = taken ? (uint32_t)value : 0;
+    return taken;
+}
+
+static bool take_word(reader *r, const char *name, fm__str *out) {
+    if (!take(r, " ") || !take(r, name) || !take(r, "="))
+        return false;
+    out->data = r->at;
+    while (r->at < r->end && *r->at != ' ' && *r->at != '\n')
+        r->at++;
+    out->bytes = (size_t)(r->at - out->data);
+    return out->bytes > 0;
+}
+
+static bool take_one_of(reader *r, const char *name, const char *const *names, uint32_t n,
+                        uint32_t *out) {
+    fm__str word;
+    if (!take_word(r, name, &word))
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (fm__str_is(word, names[i])) {
+            *out = i;
+            return true;
+        }
+    return false;
+}
+
+static bool take_deps(reader *r, fm__deps *out) {
+    fm__str word;
+    if (!take_word(r, "deps", &word))
+        return false;
+    for (*out = FM__DEPS_EVENT; *out <= FM__DEPS_READY; ++*out)
+        if (fm__str_is(word, fm__deps_name(*out)))
+            return true;
+    return false;
+}
+
+static bool take_type(reader *r, const char *name, const fm__type **out) {
+    fm__str word;
+    if (!take_word(r, name, &word))
+        return false;
+    *out = NULL;
+    for (size_t i = 0; i < fm__type_count(); i++)
+        if (fm__str_is(word, fm__type_at(i)->name))
+            *out = fm__type_at(i);
+    return *out != NULL || fm__str_is(word, "-");
+}
+
+static bool take_kind(reader *r, fm__op_kind *out) {
+    fm__str word;
+    if (!take_word(r, "op", &word))
+        return false;
+    for (int kind = 0; kind < FM__OP_COUNT; kind++)
+        if (fm__str_is(word, fm__op_name((fm__op_kind)kind))) {
+            *out = (fm__op_kind)kind;
+            return true;
+        }
+    *out = FM__OP_COUNT;
+    return fm__str_is(word, TAPE_NAME);
+}
+
+static bool take_flag(reader *r, const char *name, bool *out) {
+    uint32_t value;
+    bool taken = take_small(r, name, 1, &value);
+    *out = value != 0;
+    return taken;
+}
+
+static bool take_millionths(reader *r, const char *name, uint64_t limit, double *out) {
+    uint64_t value;
+    bool taken = take_named(r, name, limit, &value);
+    *out = taken ? (double)value / MILLION : 0;
+    return taken;
+}
+
+static bool take_shape(reader *r, fm__store_shape *s) {
+    uint32_t axis, weights;
+    if (!take_kind(r, &s->kind) || !take_small(r, "n", LIMIT_N, &s->n) ||
+        !take_small(r, "k", LIMIT_N, &s->k) || !take_type(r, "type", &s->types[0]) ||
+        !take_type(r, "up", &s->types[1]) || !take_flag(r, "fast", &s->fast) ||
+        !take_flag(r, "output", &s->output) || !take_small(r, "rows", LIMIT_ROWS, &s->rows) ||
+        !take_small(r, "cache", LIMIT_N, &s->cache) ||
+        !take_one_of(r, "axis", AXIS_NAMES, 4, &axis) || !take_deps(r, &s->deps) ||
+        !take_one_of(r, "weights", WEIGHTS_NAMES, 4, &weights))
+        return false;
+    s->axis = (fm__axis)axis;
+    s->weights = (fm__residency)weights;
+    return true;
+}
+
+/* Behind "entry". */
+static bool take_entry(reader *r, fm__store_entry *entry) {
+    if (!take_shape(r, &entry->shape) || !take_millionths(r, "share", LIMIT_SHARE, &entry->share) ||
+        !take_millionths(r, "gain", LIMIT_GAIN, &entry->gain))
+        return false;
+    for (int i = 0; i < FM__STORE_ARMS; i++)
+        if (!take_millionths(r, ARM_NAMES[i], LIMIT_TIME, &entry->ns_of_work[i]))
+            return false;
+    return take(r, "\n");
+}
+
+static bool take_hash(reader *r, uint64_t hash) {
+    char text[24];
+    snprintf(text, sizeof text, " %016llx\n", (unsigned long long)hash);
+    return take(r, text);
+}
+
+/* NULL: the store holds what the file says; else why not. */
+static const char *parse(fm__store *store, const char *data, size_t bytes, uint64_t now_s) {
+    reader r = {data, data + bytes};
+    fm__buf head = {0};
+    write_head(&store->key, &head);
+    bool same = !head.failed && take(&r, head.data);
+    fm__buf_finish(&head);
+    if (!same)
+        return "is of another version, machine, build or model";
+    if (!take(&r, "saved ") || !take_number(&r, LIMIT_TIME, &store->saved_s) || !take(&r, "\n"))
+        return "says not when it was saved";
+    if (store->saved_s > now_s + DAY_S)
+        return "was saved in the future";
+    while (take(&r, "entry")) {
+        fm__store_entry entry = {0};
+        if (!take_entry(&r, &entry))
+            return "has an entry that cannot be read";
+        if (fm__store_put(store, &entry, NULL) != FM_OK)
+            return "has an entry that makes no sense, or too many";
+    }
+    uint64_t n, hash = fm__hash(FM__HASH_SEED, data, (size_t)(r.at - data));
+    if (!take(&r, "end ") || !take_number(&r, FM__STORE_ENTRIES, &n) || n != store->n_entry ||
+        !take_hash(&r, hash) || r.at != r.end)
+        return "is cut off or was changed";
+    return NULL;
+}
+
+bool fm__store_load(fm__store *store, const char *path, uint64_t now_s) {
+    char *data = NULL;
+    size_t bytes = 0;
+    fm_error error = {0};
+    if (!fm__path_exists(path))
+        return false;
+    const char *why = error.message;
+    if (fm__file_read(path, FM__STORE_BYTES, &data, &bytes, &error) == FM_OK)
+        why = parse(store, data, bytes, now_s);
+    fm__free(data);
+    if (why == NULL)
+        return true;
+    fm__log(FM_LOG_WARNING, "%s: this calibration is not used: it %s", path, why);
+    store->n_entry = 0;
+    store->saved_s = 0;
+    return false;
+}
+
+/* ---- entries ---- */
+
+static bool same_shape(const fm__store_shape *a, const fm__store_shape *b) {
+    return a->kind == b->kind && a->n == b->n && a->k == b->k && a->types[0] == b->types[0] &&
+           a->types[1] == b->types[1] && a->fast == b->fast && a->output == b->output &&
+           a->axis == b->axis && a->deps == b->deps && a->weights == b->weights;
+}
+
+/* What the file can hold; NaN fails every comparison. */
+static bool sound(const fm__store_entry *e) {
+    const fm__store_shape *s = &e->shape;
+    bool fits = s->kind >= 0 && s->kind <= FM__OP_COUNT && s->n <= LIMIT_N && s->k <= LIMIT_N &&
+                s->rows > 0 && s->rows <= LIMIT_ROWS && s->cache <= LIMIT_N && s->axis >= 0 &&
+                s->axis <= FM__AXIS_GROUPS && s->deps >= 0 && s->deps <= FM__DEPS_READY &&
+                s->weights >= 0 && s->weights <= FM__RESIDENCY_MAPPED;
+    bool numbers =
+        e->share >= 0 && e->share <= 1 && e->gain > 0 && e->gain * MILLION <= (double)LIMIT_GAIN;
+    for (int i = 0; i < FM__STORE_ARMS; i++)
+        numbers =
+            numbers && e->ns_of_work[i] >= 0 && e->ns_of_work[i] * MILLION <= (double)LIMIT_TIME;
+    return fits && numbers;
+}
+
+static fm_status make_room(fm__store *store, fm_error *error) {
+    if (store->n_entry < store->capacity)
+        return FM_OK;
+    if (store->n_entry == FM__STORE_ENTRIES)
+        return fm__error(error, FM_ERROR_LIMIT, "calibration", "more than %d entries",
+                         FM__STORE_ENTRIES);
+    uint32_t capacity = store->capacity == 0 ? 64 : store->capacity * 2;
+    fm__store_entry *entries = fm__realloc(store->entries, capacity * sizeof *entries);
+    if (entries == NULL)
+        return fm__error_memory(error, "calibration", capacity * sizeof *entries);
+    store->entries = entries;
+    store->capacity = capacity;
+    return FM_OK;
+}
+
+fm_status fm__store_put(fm__store *store, const fm__store_entry *entry, fm_error *error) {
+    if (!sound(entry))
+        return fm__error(error, FM_ERROR_ARGUMENT, "calibration",
+                         "share %g, gain %g, %u rows: an entry that cannot be saved", entry->share,
+                         entry->gain, entry->shape.rows);
+    for (uint32_t i = 0; i < store->n_entry; i++) {
+        const fm__store_shape *s = &store->entries[i].shape;
+        if (s->rows == entry->shape.rows && s->cache == entry->shape.cache &&
+            same_shape(s, &entry->shape)) {
+            store->entries[i] = *entry;
+            return FM_OK;
+        }
+    }
+    fm_status status = make_room(store, error);
+    if (status == FM_OK)
+        store->entries[store->n_entry++] = *entry;
+    return status;
+}
+
+/* 1 for equal numbers, more the further they are apart. */
+static double distance(uint32_t a, uint32_t b) {
+    double x = (double)a + 1, y = (double)b + 1;
+    return x > y ? x / y : y / x;
+}
+
+const fm__store_entry *fm__store_find(const fm__store *store, const fm__store_shape *shape) {
+    const fm__store_entry *best = NULL;
+    double least[2] = {0, 0};
+    for (uint32_t i = 0; i < store->n_entry; i++) {
+        const fm__store_entry *e = &store->entries[i];
+        if (!same_shape(&e->shape, shape))
+            continue;
+        double rows = distance(e->shape.rows, shape->rows);
+        double cache = distance(e->shape.cache, shape->cache);
+        if (best == NULL || rows < least[0] || (rows == least[0] && cache < least[1])) {
+            best = e;
+            least[0] = rows;
+            least[1] = cache;
+        }
+    }
+    return best;
+}
+
+double fm__store_age_s(const fm__store *store, uint64_t now_s) {
+    return now_s > store->saved_s ? (double)(now_s - store->saved_s) : 0;
+}

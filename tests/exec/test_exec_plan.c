@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plans: who can run what by where the weights lie; copies, no more than needed; the table and the
+ * JSON.
+ */
+#include <jansson.h>
+
+#include "exec_support.h"
+
+static fm__device *make_null(bool discrete) {
+    fm__device *device = NULL;
+    const fm__null_options options = {.memory_bytes = 1 << 26, .discrete = discrete};
+    CHECK(fm__device_null_create(&device, &options, why));
+    return device;
+}
+
+/* A null device that needs its weights in buffers of its own. */
+static fm__device *make_gpu(bool discrete) {
+    static fm__device_vtable vtable;
+    fm__device *device = make_null(discrete);
+    vtable = *device->vtable;
+    vtable.backend = "gpu";
+    device->vtable = &vtable;
+    snprintf(device->properties.name, sizeof device->properties.name, "gpu");
+    return device;
+}
+
+/* ---- copies ---- */
+
+typedef struct total {
+    uint32_t n;
+    size_t row_bytes; /* of whole copies and columns; rows count as part of a whole */
+} total;
+
+static total count_copies(const fm__plan *plan, const fm__tape *tape, fm__copy kind, fm__act act) {
+    total t = {0};
+    for (uint32_t i = 0; i < plan->n_copy; i++) {
+        const fm__plan_copy *c = &plan->copies[i];
+        assert_int_equal(c->unit, 0);
+        assert_int_equal(tape->tensors[c->tensor].slot, FM__SLOT_SCRATCH);
+        assert_true(i == 0 || plan->copies[i - 1].op <= c->op);
+        if (c->copy != kind ||
+            (tape->tensors[c->tensor].act == FM__ACT_F32) != (act == FM__ACT_F32))
+            continue;
+        t.n++;
+        t.row_bytes += fm__plan_copy_row_bytes(tape, c);
+    }
+    return t;
+}
+
+static fm__plan *plan_discrete(const model *m, fm__device *units[2], double host, fm__axis axis) {
+    fm__plan *plan = NULL;
+    const fm__plan_options options = {.shares = {1 - host, host}, .axis = axis};
+    CHECK(fm__plan_make(&plan, m->tape, units, 2, &options, why));
+    return plan;
+}
+
+static size_t act_bytes(const fm__tape *tape, uint32_t cols) {
+    for (uint32_t i = 0; i < tape->n_tensor; i++)
+        if (tape->tensors[i].act != FM__ACT_F32 && tape->tensors[i].cols == cols)
+            return tape->tensors[i].layout.stride;
+    fail();
+    return 0;
+}
+
+/* A quarter of each product on the host. A layer: quantised rows for q, o, gate/up and down go to
+   the host; a quarter of q, x, gate/up and x comes back. The host's quarter of x stays with it:
+   only the first layer's comes from the device, which looked it up. */
+static void channels_cost_what_they_must(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    fm__plan *plan = plan_discrete(&m, units, 0.25, FM__AXIS_CHANNELS);
+    size_t embd = act_bytes(m.tape, MODEL_EMBD), ff = act_bytes(m.tape, MODEL_FF);
+    total acts = count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_Q8_32);
+    assert_int_equal(acts.n, 4 * MODEL_LAYERS + 1); /* and the one before the logits */
+    assert_int_equal(acts.row_bytes, MODEL_LAYERS * (3 * embd + ff) + embd);
+    total residual = count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_F32);
+    assert_int_equal(residual.n, 1);
+    assert_int_equal(residual.row_bytes, MODEL_EMBD / 4 * 4);
+    total back = count_copies(plan, m.tape, FM__COPY_TO_DEVICE, FM__ACT_F32);
+    assert_int_equal(back.n, 4 * MODEL_LAYERS);
+    assert_int_equal(back.row_bytes, MODEL_LAYERS * (3 * MODEL_EMBD + MODEL_FF) / 4 * 4);
+    assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_DEVICE, FM__ACT_Q8_32).n, 0);
+    const fm__plan_copy *first = &plan->copies[0]; /* x right behind its look-up */
+    assert_int_equal(first->op, 0);
+    assert_int_equal(first->copy, FM__COPY_TO_HOST);
+    assert_int_equal(first->axis, FM__AXIS_CHANNELS);
+    assert_int_equal(first->range.begin, 192);
+    assert_int_equal(first->range.end, 256);
+    assert_int_equal(plan->copies[1].op, 2); /* behind the quantise, which the product follows */
+    assert_int_equal(plan->copies[1].axis, FM__AXIS_WHOLE);
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* By tokens every product is split, and of each tensor only the host's rows travel. */
+static void tokens_cost_what_they_must(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    fm__plan *plan = plan_discrete(&m, units, 0.25, FM__AXIS_TOKENS);
+    assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_Q8_32).n,
+                     6 * MODEL_LAYERS + 1);
+    assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_F32).n, 1);
+    assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_DEVICE, FM__ACT_F32).n,
+                     6 * MODEL_LAYERS);
+    for (uint32_t i = 0; i < plan->n_copy; i++) {
+        assert_int_equal(plan->copies[i].axis, FM__AXIS_TOKENS);
+        assert_int_equal(plan->copies[i].range.begin, FM__TOKEN_PARTS / 4 * 3);
+        assert_int_equal(plan->copies[i].range.end, FM__TOKEN_PARTS);
+    }
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* All of it on one side, or memory that all address: nothing is copied that need not be. */
+static void without_need_nothing_is_copied(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    fm__plan *plan = plan_discrete(&m, units, 0, FM__AXIS_CHANNELS);
+    assert_int_equal(plan->n_copy, 0);
+    fm__plan_destroy(&plan);
+    plan = plan_discrete(&m, units, 1, FM__AXIS_CHANNELS);
+    /* Products whole on the host: x comes once for the first residual, and what the host makes of
+       it is fetched once for the norm behind. */
+    assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_F32).n, 1);
+    assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_Q8_32).n,
+                     6 * MODEL_LAYERS + 1);
+    for (uint32_t i = 0; i < plan->n_copy; i++)
+        assert_int_equal(plan->copies[i].axis, FM__AXIS_WHOLE);
+    fm__plan_destroy(&plan);
+    units[0]->properties.unified = true;
+    plan = plan_discrete(&m, units, 0.25, FM__AXIS_CHANNELS);
+    assert_int_equal(plan->n_copy, 0);
+    assert_null(plan->copies);
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* The host's columns grow from one op to the next: only what is new to it travels. */
+static void only_what_is_missing_travels(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    double(*shares)[FM__MAX_UNITS] = fm__alloc_zero(m.tape->n_op * sizeof *shares);
+    assert_non_null(shares);
+    uint32_t o = 0, down = 0; /* the first layer's products with a residual */
+    for (uint32_t i = 0; i < m.tape->n_op; i++) {
+        shares[i][0] = 1;
+        o = m.tape->ops[i].weight[0] == m.layers[0].o ? i : o;
+        down = m.tape->ops[i].weight[0] == m.layers[0].down ? i : down;
+    }
+    assert_true(0 < o && o < down);
+    shares[o][1] = 1.0 / 3; /* x: [192, 256) */
+    shares[down][1] = 1;    /* x: [128, 256) */
+    fm__plan *plan = NULL;
+    const fm__plan_options options = {.op_shares = (const double(*)[FM__MAX_UNITS])shares};
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    uint32_t behind_o = 0;
+    for (uint32_t i = 0; i < plan->n_copy; i++) {
+        const fm__plan_copy *c = &plan->copies[i];
+        if (c->op != o || c->copy != FM__COPY_TO_HOST)
+            continue;
+        behind_o++;
+        assert_int_equal(c->tensor, m.tape->ops[o].out);
+        assert_int_equal(c->range.begin, 128);
+        assert_int_equal(c->range.end, 192);
+    }
+    assert_int_equal(behind_o, 1);
+    fm__plan_destroy(&plan);
+    fm__free(shares);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+static void only_the_main_unit_may_be_discrete(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(false), make_null(true)};
+    fm__plan *plan = NULL;
+    fm_error error = {0};
+    const fm__plan_options options = {.shares = {1, 1}};
+    assert_int_equal(fm__plan_make(&plan, m.tape, units, 2, &options, &error),
+                     FM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "does not address host memory"));
+    fm__device *lame = NULL; /* its caches could only be used by it, and it cannot attend */
+    const fm__null_options null = {.memory_bytes = 1, .refuse_op = "attention", .discrete = true};
+    CHECK(fm__device_null_create(&lame, &null, why));
+    fm__device *pair[2] = {lame, units[0]};
+    assert_int_equal(fm__plan_make(&plan, m.tape, pair, 2, &options, &error), FM_ERROR_UNSUPPORTED);
+    assert_string_equal(error.place, "attention q of layer 0");
+    assert_non_null(strstr(error.message, "its caches lie where no other unit reaches them"));
+    assert_null(plan);
+    fm__device_destroy(&lame);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+static void senseless_cuts_are_refused(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    fm__plan *plan = plan_discrete(&m, units, 0, FM__AXIS_CHANNELS);
+    plan->ops[2] = (fm__plan_op){.axis = FM__AXIS_CHANNELS, /* quantised rows have no columns */
+                                 .n_range = 2,
+                                 .ranges = {{0, {0, 128}}, {1, {128, 256}}}};
+    fm_error error = {0};
+    assert_int_equal(fm__plan_add_copies(plan, m.tape, 0, &error), FM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "cannot be copied"));
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+static void planning_survives_failing_allocations(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    const fm__plan_options options = {.shares = {3, 1}};
+    int failures = 0;
+    for (uint64_t n = 1; n < 10000; n++) {
+        fm__plan *plan = NULL;
+        fm__alloc_fail_after(n);
+        fm_status status = fm__plan_make(&plan, m.tape, units, 2, &options, NULL);
+        fm__alloc_fail_after(0);
+        if (status == FM_OK) {
+            fm__plan_destroy(&plan);
+            break;
+        }
+        assert_int_equal(status, FM_ERROR_MEMORY);
+        assert_null(plan);
+        failures++;
+    }
+    assert_in_range(failures, 10, 9000);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* ---- weights ---- */
+
+static void place(model *m, fm__buffer *buffer, bool gathers) {
+    for (uint32_t i = 0; i < m->f.n_weight; i++) {
+        fm__weight *w = m->f.weights[i];
+        w->n_ranges = 0;
+        if (w->role == FM__ROLE_GATHER && !gathers)
+            continue;
+        w->ranges[w->n_ranges++] = (fm__weight_range){
+            .residency = FM__RESIDENCY_RESIDENT, .panel_end = w->panels, .buffer = buffer};
+    }
+}
+
+static void units_run_what_they_have_the_weights_of(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_gpu(true), make_host(1, NULL)};
+    fm__buffer *buffer = NULL;
+    CHECK(fm__device_buffer_create(units[0], 4096, FM__MEMORY_LOCAL, &buffer, why));
+    place(&m, buffer, false);
+    fm__plan *plan = NULL;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, NULL, why));
+    for (uint32_t i = 0; i < plan->n_op; i++)
+        assert_int_equal(plan->ops[i].ranges[0].unit, m.tape->ops[i].kind == FM__OP_EMBED);
+    assert_string_equal(plan->ops[0].reason, "the main unit does not have its weights");
+    assert_int_equal(plan->n_copy, 1); /* x, before the first norm */
+    assert_int_equal(plan->copies[0].op, 1);
+    assert_int_equal(plan->copies[0].copy, FM__COPY_TO_DEVICE);
+    assert_int_equal(plan->copies[0].axis, FM__AXIS_WHOLE);
+    fm__plan_destroy(&plan);
+    place(&m, buffer, true);
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, NULL, why));
+    assert_int_equal(plan->ops[0].ranges[0].unit, 0);
+    assert_int_equal(plan->n_copy, 0);
+    fm__plan_destroy(&plan);
+    place(&m, buffer, false); /* alone, it lacks the table */
+    fm_error error = {0};
+    assert_int_equal(fm__plan_make(&plan, m.tape, units, 1, NULL, &error), FM_ERROR_UNSUPPORTED);
+    assert_string_equal(error.place, "embed token_embd.weight");
+    assert_non_null(strstr(error.message, "gpu: it does not have the weights"));
+    fm__device_buffer_destroy(&buffer);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+static void parts_of_weights_allow_parts_of_products(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_gpu(true), make_host(1, NULL)};
+    fm__buffer *buffer = NULL;
+    CHECK(fm__device_buffer_create(units[0], 4096, FM__MEMORY_LOCAL, &buffer, why));
+    place(&m, buffer, false);
+    fm__weight *q = m.f.weights[m.layers[0].q]; /* its first half, in two ranges */
+    q->ranges[0].panel_end = 3;
+    q->ranges[1] = q->ranges[0];
+    q->ranges[1].panel_begin = 3;
+    q->ranges[1].panel_end = q->panels / 2;
+    q->n_ranges = 2;
+    uint32_t op = 0;
+    while (m.tape->ops[op].weight[0] != m.layers[0].q)
+        op++;
+    fm__plan *plan = NULL;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, NULL, why));
+    assert_int_equal(plan->ops[op].ranges[0].unit, 1); /* whole it is the host's */
+    fm__plan_destroy(&plan);
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &(fm__plan_options){.shares = {1, 1}}, why));
+    assert_int_equal(plan->ops[op].n_range, 2);
+    assert_int_equal(plan->ops[op].ranges[0].range.end, 128);
+    fm__plan_destroy(&plan);
+    fm_error error = {0};
+    assert_int_equal(
+        fm__plan_make(&plan, m.tape, units, 2, &(fm__plan_options){.shares = {3, 1}}, &error),
+        FM_ERROR_UNSUPPORTED);
+    assert_string_equal(error.place, "linear blk.0.attn_q.weight");
+    assert_non_null(strstr(error.message, "channels 0 to 192 of it to gpu, which does not have"));
+    fm__plan_options tokens = {.shares = {3, 1}, .axis = FM__AXIS_TOKENS};
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &tokens, why)); /* rows need all of a weight */
+    assert_int_equal(plan->ops[op].n_range, 1);
+    assert_int_equal(plan->ops[op].ranges[0].unit, 1);
+    assert_int_equal(plan->ops[op + 2].n_range, 2);
+    fm__plan_destroy(&plan);
+    fm__device_buffer_destroy(&buffer);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+static void tapes_may_be_planned_before_weights_are_there(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    for (uint32_t i = 0; i < m.f.n_weight; i++)
+        m.f.weights[i]->host = NULL;
+    fm__device *units[2] = {make_gpu(true), make_null(false)};
+    fm__plan *plan = NULL;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, NULL, why));
+    assert_int_equal(plan->ops[0].ranges[0].unit, 0);
+    assert_int_equal(plan->n_copy, 0);
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* ---- shares op by op ---- */
+
+static void ops_may_have_shares_of_their_own(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(false), make_null(false)};
+    double(*shares)[FM__MAX_UNITS] = fm__alloc_zero(m.tape->n_op * sizeof *shares);
+    assert_non_null(shares);
+    fm__plan_options options = {.shares = {1, 1},
+                                .op_shares = (const double(*)[FM__MAX_UNITS])shares};
+    uint32_t op = 0, next;
+    while (m.tape->ops[op].weight[0] != m.layers[0].q)
+        op++;
+    next = op + 1;
+    while (m.tape->ops[next].weight[0] != m.layers[0].o)
+        next++;
+    shares[op][0] = 1;
+    shares[op][1] = 7;
+    fm__plan *plan = NULL;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    assert_int_equal(plan->ops[op].ranges[0].range.end, 32);
+    assert_int_equal(plan->ops[next].ranges[0].range.end, 128); /* a row of zeros: the default */
+    fm__plan_destroy(&plan);
+    options.shares[0] = options.shares[1] = 0;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    assert_int_equal(plan->ops[op].n_range, 2);
+    assert_int_equal(plan->ops[next].n_range, 1);
+    assert_int_equal(plan->ops[next].ranges[0].unit, 0);
+    assert_string_equal(plan->ops[next].reason, "no unit has a share");
+    fm__plan_destroy(&plan);
+    shares[op][2] = 1;
+    fm_error error = {0};
+    assert_int_equal(fm__plan_make(&plan, m.tape, units, 2, &options, &error), FM_ERROR_ARGUMENT);
+    assert_string_equal(error.place, "linear blk.0.attn_q.weight");
+    shares[op][2] = 0;
+    shares[op][1] = -1;
+    assert_int_equal(fm__plan_make(&plan, m.tape, units, 2, &options, &error), FM_ERROR_ARGUMENT);
+    fm__free(shares);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* ---- reports ---- */
+
+/* Every device name stands under "unit", every range under "range". */
+static void check_columns(const char *text) {
+    const char *head = strchr(text, '\n') + 1;
+    size_t unit = (size_t)(strstr(head, "unit") - head);
+    size_t range = (size_t)(strstr(head, "range") - head);
+    int lines = 0;
+    for (const char *line = strchr(head, '\n') + 1; *line != '\0'; line = strchr(line, '\n') + 1) {
+        size_t length = strcspn(line, "\n");
+        assert_true(length > range && length < 400);
+        assert_true(strncmp(line + unit, "null", 4) == 0);
+        assert_true(line[range] == '[' || strncmp(line + range, "all", 3) == 0);
+        lines++;
+    }
+    assert_true(lines > 50);
+}
+
+static void the_table_is_aligned(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    for (int axis = 0; axis < 2; axis++) {
+        fm__plan *plan =
+            plan_discrete(&m, units, 0.25, axis == 0 ? FM__AXIS_CHANNELS : FM__AXIS_TOKENS);
+        fm__buf text = {0};
+        fm__plan_print(plan, m.tape, units, &text);
+        assert_false(text.failed);
+        check_columns(text.data);
+        assert_non_null(strstr(text.data, "dependencies by event\n"));
+        assert_non_null(strstr(text.data, "copy x to the device"));
+        assert_non_null(strstr(text.data, axis == 0 ? "[192, 256)" : "[75.0, 100.0) %"));
+        fm__buf_finish(&text);
+        fm__plan_destroy(&plan);
+    }
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+static void json_says_what_the_plan_holds(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    snprintf(m.f.weights[m.layers[0].q]->name, sizeof m.f.weights[0]->name,
+             "q \"\\\n\x01 \xc3\xa9 \xff\xc3.weight");
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    fm__plan *plan = plan_discrete(&m, units, 0.25, FM__AXIS_CHANNELS);
+    fm__buf text = {0};
+    fm__plan_json(plan, m.tape, units, &text);
+    json_error_t why;
+    json_t *root = json_loadb(text.data, text.bytes, JSON_REJECT_DUPLICATES, &why);
+    if (root == NULL)
+        fail_msg("line %d: %s", why.line, why.text);
+    assert_string_equal(json_string_value(json_object_get(root, "deps")), "event");
+    json_t *ops = json_object_get(root, "ops"), *copies = json_object_get(root, "copies");
+    assert_int_equal(json_array_size(ops), m.tape->n_op);
+    assert_int_equal(json_array_size(copies), plan->n_copy);
+    for (uint32_t i = 0; i < plan->n_op; i++) {
+        json_t *op = json_array_get(ops, i), *ranges = json_object_get(op, "ranges");
+        assert_int_equal(json_integer_value(json_object_get(op, "index")), i);
+        assert_int_equal(json_integer_value(json_object_get(op, "layer")), m.tape->ops[i].layer);
+        assert_int_equal(json_array_size(ranges), plan->ops[i].n_range);
+        if (m.tape->ops[i].weight[0] != m.layers[0].q)
+            continue;
+        assert_string_equal(json_string_value(json_object_get(op, "op")),
+                            "linear q \"\\\n\x01 \xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd.weight");
+        json_t *second = json_array_get(ranges, 1);
+        assert_int_equal(json_integer_value(json_object_get(second, "unit")), 1);
+        assert_int_equal(json_integer_value(json_object_get(second, "begin")), 192);
+        assert_int_equal(json_integer_value(json_object_get(second, "end")), 256);
+        assert_string_equal(json_string_value(json_object_get(second, "axis")), "channels");
+        assert_string_equal(json_string_value(json_object_get(second, "residency")), "shared");
+    }
+    json_t *first = json_array_get(copies, 0);
+    assert_string_equal(json_string_value(json_object_get(first, "tensor")), "x");
+    assert_string_equal(json_string_value(json_object_get(first, "to")), "host");
+    assert_int_equal(json_integer_value(json_object_get(first, "row_bytes")), 256);
+    json_decref(root);
+    fm__buf_finish(&text);
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+static void reports_name_each_units_residency(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_gpu(true), make_host(1, NULL)};
+    fm__buffer *buffer = NULL;
+    CHECK(fm__device_buffer_create(units[0], 4096, FM__MEMORY_LOCAL, &buffer, why));
+    place(&m, buffer, false);
+    fm__plan *plan = plan_discrete(&m, units, 0.25, FM__AXIS_CHANNELS);
+    fm__buf text = {0};
+    fm__plan_print(plan, m.tape, units, &text);
+    const char *line = strstr(text.data, "linear blk.0.attn_q.weight");
+    assert_non_null(line);
+    assert_in_range(strstr(line, "resident") - line, 1, strcspn(line, "\n"));
+    const char *next = strchr(line, '\n') + 1; /* the host's part */
+    assert_in_range(strstr(next, "shared") - next, 1, strcspn(next, "\n"));
+    const char *embed = strstr(text.data, "embed token_embd.weight");
+    assert_in_range(strstr(embed, "mapped") - embed, 1, strcspn(embed, "\n"));
+    fm__buf_finish(&text);
+    fm__plan_destroy(&plan);
+    fm__device_buffer_destroy(&buffer);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(channels_cost_what_they_must),
+        cmocka_unit_test(tokens_cost_what_they_must),
+        cmocka_unit_test(without_need_nothing_is_copied),
+        cmocka_unit_test(only_what_is_missing_travels),
+        cmocka_unit_test(only_the_main_unit_may_be_discrete),
+        cmocka_unit_test(senseless_cuts_are_refused),
+        cmocka_unit_test(planning_survives_failing_allocations),
+        cmocka_unit_test(units_run_what_they_have_the_weights_of),
+        cmocka_unit_test(parts_of_weights_allow_parts_of_products),
+        cmocka_unit_test(tapes_may_be_planned_before_weights_are_there),
+        cmocka_unit_test(ops_may_have_shares_of_their_own),
+        cmocka_unit_test(the_table_is_aligned),
+        cmocka_unit_test(json_says_what_the_plan_holds),
+        cmocka_unit_test(reports_name_each_units_residency),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

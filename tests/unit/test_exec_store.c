@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saved calibrations: what is saved is loaded; every other byte, key, version and day is refused;
+ * the nearest bucket is found.
+ */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "exec/store.h"
+#include "fixture.h"
+
+#define NOW UINT64_C(1732934400)
+
+static char folder[64];
+
+static int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/fm_store_XXXXXX");
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+static const fm__store_key KEY = {.cpu = "AMD EPYC 9B45",
+                                  .rung = "avx512",
+                                  .threads = 16,
+                                  .gpu = "NVIDIA H200",
+                                  .driver = "NVIDIA 550.90.7",
+                                  .power = "none",
+                                  .build = "0.1.0 0123abcd",
+                                  .model_hash = UINT64_C(0xfedcba9876543210),
+                                  .model_type = "q4_k"};
+
+static fm__store_entry product(uint32_t rows, double share) {
+    return (fm__store_entry){.shape = {.kind = FM__OP_LINEAR_GLU,
+                                       .n = 18944,
+                                       .k = 3584,
+                                       .types = {fm__type_get(FM__Q4_K), fm__type_get(FM__Q6_K)},
+                                       .rows = rows,
+                                       .axis = FM__AXIS_CHANNELS,
+                                       .deps = FM__DEPS_EVENT,
+                                       .weights = FM__RESIDENCY_STREAMED},
+                             .share = share,
+                             .gain = 1.234567,
+                             .ns_of_work = {0.125, 1234567.5, 0, 1e9}};
+}
+
+static fm__store_entry whole_tape(uint32_t rows, uint32_t cache) {
+    return (fm__store_entry){
+        .shape = {.kind = FM__OP_COUNT, .rows = rows, .cache = cache, .deps = FM__DEPS_READY},
+        .gain = 1,
+        .ns_of_work = {5, 6, 7, (double)rows + cache}};
+}
+
+static void path_of(char path[256]) {
+    assert_true(fm__store_path(folder, &KEY, path, 256));
+}
+
+/* A store of some entries, saved. */
+static void save_some(const char *path) {
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    for (uint32_t rows = 1; rows <= 512; rows *= 8) {
+        const fm__store_entry a = product(rows, 0.05 * rows / 32), b = whole_tape(rows, 4096);
+        CHECK(fm__store_put(&store, &a, why));
+        CHECK(fm__store_put(&store, &b, why));
+    }
+    CHECK(fm__store_save(&store, path, NOW, why));
+    assert_true(store.saved_s == NOW);
+    fm__store_finish(&store);
+}
+
+static bool load(fm__store *store, const fm__store_key *key, const char *path, uint64_t now_s) {
+    fm__store_init(store, key);
+    bool loaded = fm__store_load(store, path, now_s);
+    if (!loaded)
+        assert_true(store->n_entry == 0 && store->saved_s == 0);
+    return loaded;
+}
+
+static void what_is_saved_is_loaded(void **state) {
+    (void)state;
+    char path[256];
+    path_of(path);
+    fm__store store;
+    assert_false(load(&store, &KEY, path, NOW)); /* no file yet */
+    save_some(path);
+    assert_true(load(&store, &KEY, path, NOW + 3600));
+    assert_int_equal(store.n_entry, 8);
+    assert_true(fm__store_age_s(&store, NOW + 3600) == 3600);
+    assert_true(fm__store_age_s(&store, NOW - 5) == 0);
+    fm__store_entry want = product(64, 0.1);
+    const fm__store_entry *got = fm__store_find(&store, &want.shape);
+    assert_non_null(got);
+    assert_true(got->share == 0.1 && got->gain == 1.234567);
+    for (int i = 0; i < FM__STORE_ARMS; i++)
+        assert_true(got->ns_of_work[i] == want.ns_of_work[i]);
+    assert_memory_equal(&got->shape.types, &want.shape.types, sizeof want.shape.types);
+    assert_int_equal(test_leftovers(path), 0);
+    fm__store_finish(&store);
+    fm__store_finish(&store);
+}
+
+static void the_nearest_bucket_is_found(void **state) {
+    (void)state;
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    for (uint32_t rows = 1; rows <= 512; rows *= 8) /* 1 8 64 512 */
+        for (uint32_t cache = 0; cache <= 4096; cache += 2048) {
+            const fm__store_entry e = whole_tape(rows, cache);
+            CHECK(fm__store_put(&store, &e, why));
+        }
+    static const uint32_t cases[][4] = {/* rows, cache: found rows, cache */
+                                        {1, 0, 1, 0},       {2, 10, 1, 0},
+                                        {4, 9999, 8, 4096}, {30, 2000, 64, 2048},
+                                        {300, 1, 512, 0},   {9999, 3200, 512, 4096}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const fm__store_entry like = whole_tape(cases[i][0], cases[i][1]);
+        const fm__store_entry *got = fm__store_find(&store, &like.shape);
+        assert_non_null(got);
+        assert_int_equal(got->shape.rows, cases[i][2]);
+        assert_int_equal(got->shape.cache, cases[i][3]);
+    }
+    fm__store_entry other = whole_tape(1, 0);
+    other.shape.deps = FM__DEPS_BATCH;
+    assert_null(fm__store_find(&store, &other.shape));
+    other = product(1, 0);
+    assert_null(fm__store_find(&store, &other.shape));
+    fm__store_finish(&store);
+}
+
+static void an_entry_takes_the_place_of_its_like(void **state) {
+    (void)state;
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    fm__store_entry e = product(512, 0.2);
+    CHECK(fm__store_put(&store, &e, why));
+    e.share = 0.4;
+    CHECK(fm__store_put(&store, &e, why));
+    assert_int_equal(store.n_entry, 1);
+    assert_true(fm__store_find(&store, &e.shape)->share == 0.4);
+    e.shape.fast = true;
+    CHECK(fm__store_put(&store, &e, why));
+    assert_int_equal(store.n_entry, 2);
+    fm__store_finish(&store);
+}
+
+static void what_makes_no_sense_is_refused(void **state) {
+    (void)state;
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    const double nan = strtod("nan", NULL), bad[] = {-0.1, 1.1, 1e300, nan};
+    for (size_t i = 0; i < 4; i++) {
+        fm__store_entry e = product(1, bad[i]);
+        fm_error error = {0};
+        assert_int_equal(fm__store_put(&store, &e, &error), FM_ERROR_ARGUMENT);
+        e = product(1, 0.5);
+        e.gain = i == 1 ? 0 : bad[i];
+        assert_int_equal(fm__store_put(&store, &e, &error), FM_ERROR_ARGUMENT);
+        e = product(1, 0.5);
+        e.ns_of_work[2] = i == 1 ? 1e13 : bad[i];
+        assert_int_equal(fm__store_put(&store, &e, &error), FM_ERROR_ARGUMENT);
+    }
+    fm__store_entry e = product(0, 0.5);
+    assert_int_equal(fm__store_put(&store, &e, NULL), FM_ERROR_ARGUMENT);
+    for (uint32_t rows = 1; rows <= FM__STORE_ENTRIES; rows++) {
+        e = whole_tape(rows, 0);
+        assert_int_equal(fm__store_put(&store, &e, NULL), FM_OK);
+    }
+    e = whole_tape(FM__STORE_ENTRIES + 1, 0);
+    assert_int_equal(fm__store_put(&store, &e, NULL), FM_ERROR_LIMIT);
+    char path[256];
+    path_of(path);
+    CHECK(fm__store_save(&store, path, NOW, why)); /* the largest file is within the limit */
+    fm__store_finish(&store);
+    assert_true(load(&store, &KEY, path, NOW));
+    assert_int_equal(store.n_entry, FM__STORE_ENTRIES);
+    fm__store_finish(&store);
+}
+
+/* ---- files that are not ours ---- */
+
+static char last_line[512];
+
+static void remember(void *user, fm_log_level level, const char *line) {
+    (void)user;
+    if (level == FM_LOG_WARNING)
+        snprintf(last_line, sizeof last_line, "%s", line);
+}
+
+static void write_bytes(const char *path, const char *data, size_t bytes) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+static void every_other_key_is_another_file(void **state) {
+    (void)state;
+    char path[256], other[256];
+    path_of(path);
+    save_some(path);
+    fm__store_key keys[9];
+    for (int i = 0; i < 9; i++)
+        keys[i] = KEY;
+    strcpy(keys[0].cpu, "AMD EPYC 9B46");
+    strcpy(keys[1].rung, "avx2");
+    keys[2].threads = 15;
+    strcpy(keys[3].gpu, "");
+    strcpy(keys[4].driver, "NVIDIA 551");
+    strcpy(keys[5].power, "battery");
+    strcpy(keys[6].build, "0.1.0 0123abce");
+    keys[7].model_hash++;
+    strcpy(keys[8].model_type, "q8_0");
+    fm_log_set(remember, NULL, FM_LOG_DEBUG);
+    for (int i = 0; i < 9; i++) {
+        assert_true(fm__store_path(folder, &keys[i], other, sizeof other));
+        assert_string_not_equal(path, other);
+        fm__store store;
+        last_line[0] = 0;
+        assert_false(load(&store, &keys[i], path, NOW)); /* under its name all the same */
+        assert_non_null(strstr(last_line, "another version, machine, build or model"));
+        fm__store_finish(&store);
+    }
+    fm_log_set(NULL, NULL, FM_LOG_WARNING);
+}
+
+/* Lines cannot be smuggled in through a name. */
+static void control_characters_are_harmless(void **state) {
+    (void)state;
+    char path[256];
+    fm__store_key key = KEY;
+    strcpy(key.gpu, "card\nentry op=tape");
+    assert_true(fm__store_path(folder, &key, path, sizeof path));
+    fm__store store;
+    fm__store_init(&store, &key);
+    CHECK(fm__store_save(&store, path, NOW, why));
+    fm__store_finish(&store);
+    assert_true(load(&store, &key, path, NOW));
+    assert_int_equal(store.n_entry, 0);
+    fm__store_finish(&store);
+}
+
+static void every_changed_byte_is_noticed(void **state) {
+    (void)state;
+    char path[256], broken[300], *data = NULL;
+    size_t bytes = 0;
+    path_of(path);
+    save_some(path);
+    snprintf(broken, sizeof broken, "%s.broken", path);
+    CHECK(fm__file_read(path, 1 << 20, &data, &bytes, why));
+    static const char replacements[] = {0, '\n', ' ', '0', '9', 'x', '=', (char)0xFF};
+    fm__store store;
+    for (size_t i = 0; i < bytes; i++) {
+        char saved = data[i];
+        data[i] = replacements[i % sizeof replacements];
+        if (data[i] == saved)
+            data[i] ^= 1;
+        write_bytes(broken, data, bytes);
+        data[i] = saved;
+        assert_false(load(&store, &KEY, broken, NOW));
+        fm__store_finish(&store);
+    }
+    for (size_t cut = 0; cut < bytes; cut++) {
+        write_bytes(broken, data, cut);
+        assert_false(load(&store, &KEY, broken, NOW));
+        fm__store_finish(&store);
+    }
+    data = fm__realloc(data, bytes + 1);
+    assert_non_null(data);
+    data[bytes] = '\n'; /* and one byte more */
+    write_bytes(broken, data, bytes + 1);
+    assert_false(load(&store, &KEY, broken, NOW));
+    fm__store_finish(&store);
+    write_bytes(broken, data, bytes);
+    assert_true(load(&store, &KEY, broken, NOW));
+    fm__store_finish(&store);
+    fm__free(data);
+}
+
+/* A file whose hash is right, but whose values are not. */
+static void values_are_bounded(void **state) {
+    (void)state;
+    static const char *const edits[][2] = {
+        {"share=100000 ", "share=1000001 "},
+        {"share=100000 ", "share=-1 "},
+        {"share=100000 ", "share=0100000 "},
+        {"share=100000 ", "share= "},
+        {"share=100000 ", "share=99999999999999999999 "},
+        {"rows=64 ", "rows=0 "},
+        {"rows=64 ", "rows=16777217 "},
+        {"op=linear_glu ", "op=linear_gluu "},
+        {"type=q4_k ", "type=q4_z "},
+        {"axis=channels ", "axis=rows "},
+        {"deps=event ", "deps=even "},
+        {"weights=streamed ", "weights=gone "},
+        {"fast=0 ", "fast=2 "},
+        {"gain=1234567 ", "gain=0 "},
+        {"k=3584 ", "k=3584  "},
+        {"saved 1732934400\n", "saved 1733034400\n"}, /* more than a day ahead */
+    };
+    char path[256], broken[300], *data = NULL;
+    size_t bytes = 0;
+    path_of(path);
+    save_some(path);
+    snprintf(broken, sizeof broken, "%s.broken", path);
+    CHECK(fm__file_read(path, 1 << 20, &data, &bytes, why));
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        fm__buf text = {0};
+        const char *at = strstr(data, edits[i][0]), *end = strstr(data, "\nend ") + 1;
+        assert_non_null(at);
+        fm__buf_append(&text, data, (size_t)(at - data));
+        fm__buf_append(&text, edits[i][1], strlen(edits[i][1]));
+        at += strlen(edits[i][0]);
+        fm__buf_append(&text, at, (size_t)(end - at));
+        fm__buf_printf(&text, "end 8 %016llx\n",
+                       (unsigned long long)fm__hash(FM__HASH_SEED, text.data, text.bytes));
+        write_bytes(broken, text.data, text.bytes);
+        fm__store store;
+        if (load(&store, &KEY, broken, NOW))
+            fail_msg("taken: %s", edits[i][1]);
+        fm__store_finish(&store);
+        fm__buf_finish(&text);
+    }
+    fm__free(data);
+}
+
+static void folders(void **state) {
+    (void)state;
+    char path[256], deep[128], small[20];
+    assert_false(fm__store_path("", &KEY, path, sizeof path));
+    assert_false(fm__store_path(folder, &KEY, small, sizeof small));
+    assert_false(fm__store_path("/proc/none", &KEY, path, sizeof path));
+    snprintf(deep, sizeof deep, "%s/a/b/c", folder);
+    assert_true(fm__store_path(deep, &KEY, path, sizeof path));
+    assert_true(fm__path_is_directory(deep));
+    save_some(path);
+    char *old = getenv("XDG_CACHE_HOME"), kept[256] = "";
+    if (old != NULL)
+        snprintf(kept, sizeof kept, "%s", old);
+    setenv("XDG_CACHE_HOME", folder, 1);
+    assert_true(fm__store_path(NULL, &KEY, path, sizeof path));
+    assert_true(strncmp(path, folder, strlen(folder)) == 0);
+    assert_non_null(strstr(path, "/fusionml/calibration-"));
+    if (old != NULL)
+        setenv("XDG_CACHE_HOME", kept, 1);
+    else
+        unsetenv("XDG_CACHE_HOME");
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    fm_error error = {0};
+    assert_int_equal(fm__store_save(&store, folder, NOW, &error), FM_ERROR_IO); /* a folder */
+    fm__store_finish(&store);
+}
+
+int main(void) {
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(what_is_saved_is_loaded),
+        cmocka_unit_test(the_nearest_bucket_is_found),
+        cmocka_unit_test(an_entry_takes_the_place_of_its_like),
+        IN_FOLDER(what_makes_no_sense_is_refused),
+        IN_FOLDER(every_other_key_is_another_file),
+        IN_FOLDER(control_characters_are_harmless),
+        IN_FOLDER(every_changed_byte_is_noticed),
+        IN_FOLDER(values_are_bounded),
+        IN_FOLDER(folders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
