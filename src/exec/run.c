@@ -205,7 +205,8 @@ static uint32_t settle(fm__exec *exec, const fm__run *run, uint64_t point) {
         if (fm__timeline_value(timeline) < point)
             fm__timeline_signal(timeline, point);
     }
-    for (uint32_t u = 0; u < exec->n_unit; u++) {
+    /* The main unit last: where it is a GPU, looking at its value takes a processor. */
+    for (uint32_t u = exec->n_unit; u-- > 0;) {
         if (!open[u] || fm__timeline_wait(&exec->timelines[u], point))
             continue;
         lost = u;

@@ -585,7 +585,7 @@ static void streams_weights(void **state) {
    rows of its result that no range covers stay as they were. */
 static void streams_in_parts(void **state) {
     (void)state;
-    enum { N = 8201, K = 1024, ROWS = 9 };
+    enum { N = 33001, K = 1024, ROWS = 9 };
     bound_model b = {.device = make_device((fm__vulkan_options){.force_discrete = true})};
     fixture *f = &b.m.f;
     interpreter in;
@@ -603,7 +603,7 @@ static void streams_in_parts(void **state) {
     model_product(&b.m, FM__NONE, x, weight, y, FM__NONE, FM__NONE, FM__NONE);
     CHECK(fm__tape_finish(t, why));
     uint32_t panels = f->weights[weight]->panels;
-    assert_true(panels * f->weights[weight]->layout.stride > 8 << 20);
+    assert_true(panels * f->weights[weight]->layout.stride > 32 << 20);
     add_range(&b, f->weights[table], FM__RESIDENCY_RESIDENT, 0, 0);
     add_range(&b, f->weights[weight], FM__RESIDENCY_STREAMED, 0, panels);
     fixture_batch(f, ROWS, 0, 9, 0);

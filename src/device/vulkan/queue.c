@@ -14,7 +14,8 @@
 #include "device/vulkan/core.h"
 
 enum {
-    POLL_NS = 50000,       /* before a waiting thread sleeps */
+    POLL_NS = 5000000,     /* before a waiting thread sleeps in the driver: on an H200 with busy
+                              processors that costs a millisecond */
     SLICE_NS = 100000000,  /* of sleep, between looks at what else could end the wait */
     SOON_NS = 20000000,    /* that a signal may come behind one of the same submission */
     DRAIN_NS = 2000000000, /* for what a device that is said to be lost still does */
@@ -343,6 +344,8 @@ bool fm__vulkan_timeline_wait(fm__device *device, void *native, uint64_t value) 
             until = now + POLL_NS;
         else if (now >= until)
             reached_within(gpu, timeline->semaphore, value, SLICE_NS);
+        else
+            sched_yield();
     }
 }
 
