@@ -197,6 +197,8 @@ struct fm__recording { /* backends put this first */
 void fm__device_destroy(fm__device **device);
 fm_status fm__device_buffer_create(fm__device *device, size_t bytes, fm__memory memory,
                                    fm__buffer **out, fm_error *error);
+/* The memory stays the caller's, and outlives the buffer. What ops read or write of it begins at
+   multiples of 16 bytes: GPUs drop the lower bits of such an address (seen on an H200). */
 fm_status fm__device_buffer_import(fm__device *device, void *host, size_t bytes, fm__buffer **out,
                                    fm_error *error);
 void *fm__device_buffer_map(fm__buffer *buffer);

@@ -7,10 +7,8 @@
  * header names device and driver, and the driver ignores what is not its own. Called from: the
  * loading thread.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "device/vulkan/core.h"
 
@@ -221,23 +219,6 @@ void fm__vulkan_kernel_exclude(fm__vulkan *gpu, const fm__vulkan_kernel *kernel)
 
 /* ---- the cache file ---- */
 
-static bool make_folder(const char *path) {
-    return mkdir(path, 0777) == 0 || errno == EEXIST;
-}
-
-/* "$XDG_CACHE_HOME/fusionml", or under ~/.cache; made if it is not there. */
-static bool default_folder(char *out, size_t capacity) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char room[400];
-    if (cache == NULL || cache[0] != '/') {
-        if (home == NULL || home[0] != '/' || !fm__path_join(home, ".cache", room, sizeof room))
-            return false;
-        cache = room;
-    }
-    return make_folder(cache) && fm__path_join(cache, "fusionml", out, capacity) &&
-           make_folder(out);
-}
-
 /* One file a device and driver: "vulkan-0123....bin". */
 static void choose_path(fm__vulkan *gpu, const char *cache_dir) {
     const uint8_t *id = gpu->core->choice.properties.pipelineCacheUUID;
@@ -245,11 +226,9 @@ static void choose_path(fm__vulkan *gpu, const char *cache_dir) {
     for (size_t i = 0; i < VK_UUID_SIZE; i++)
         snprintf(name + strlen(name), sizeof name - strlen(name), "%02x", id[i]);
     strcat(name, ".bin");
-    bool there = cache_dir == NULL ? default_folder(folder, sizeof folder)
-                                   : cache_dir[0] != 0 && strlen(cache_dir) < sizeof folder &&
-                                         strcpy(folder, cache_dir) && make_folder(folder);
     char *path = gpu->core->pipelines.path;
-    if (!there || !fm__path_join(folder, name, path, sizeof gpu->core->pipelines.path))
+    if (!fm__cache_folder(cache_dir, folder, sizeof folder) ||
+        !fm__path_join(folder, name, path, sizeof gpu->core->pipelines.path))
         path[0] = 0;
 }
 
