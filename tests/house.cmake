@@ -11,8 +11,10 @@ fm_house_test(architecture)
 fm_house_test(format) # skips itself where clang-format is missing or of another version
 
 if(FM_HAVE_VULKAN)
-    find_program(FM_SPIRV_DIS spirv-dis)
-    fm_house_test(spirv ${FM_SPIRV_DIR} spirv-dis ${FM_GLSLC}) # skips itself where spirv-dis is missing
+    # The one that came with glslang reads what glslang writes.
+    get_filename_component(beside "${FM_GLSLANG}" DIRECTORY)
+    find_program(FM_SPIRV_DIS spirv-dis HINTS ${beside})
+    fm_house_test(spirv ${FM_SPIRV_DIR} ${FM_SPIRV_DIS} ${FM_GLSLC}) # skips itself where spirv-dis is missing
 else()
     fm_skip_test(house_spirv house "built without Vulkan: ${FM_VULKAN_MISSING}")
 endif()

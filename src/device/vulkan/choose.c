@@ -197,6 +197,8 @@ static void read_properties(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
 static void read_features(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR};
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR};
     VkPhysicalDeviceVulkan12Features v12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
     VkPhysicalDeviceVulkan11Features v11 = {
@@ -207,7 +209,10 @@ static void read_features(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
     chain(&end, &v12);
     if (c->dot_extension || c->properties.apiVersion >= VK_API_VERSION_1_3)
         chain(&end, &dot);
+    if (c->matrix_extension)
+        chain(&end, &matrix);
     vk->GetPhysicalDeviceFeatures2(c->physical, &all);
+    c->has_matrix = matrix.cooperativeMatrix != 0 && v12.vulkanMemoryModel != 0;
     c->can_dot = dot.shaderIntegerDotProduct != 0;
     c->has_f16 = v12.shaderFloat16 != 0;
     const struct {
@@ -226,6 +231,29 @@ static void read_features(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
         if (!needed[i].there)
             n += (size_t)snprintf(c->lacks + n, sizeof c->lacks - n, "%s%s", n > 0 ? ", " : "",
                                   needed[i].name);
+}
+
+/* linear_matrix.glsl: int8 x int8 -> int32, 16 x 16 x 32 in a subgroup of 32 lanes. */
+static bool has_matrix_shape(const fm__vulkan_api *vk, const fm__vulkan_choice *c) {
+    VkCooperativeMatrixPropertiesKHR shapes[128];
+    uint32_t n = 128;
+    for (uint32_t i = 0; i < n; i++)
+        shapes[i] = (VkCooperativeMatrixPropertiesKHR){
+            .sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR};
+    if (!c->has_matrix || c->subgroup != 32 ||
+        vk->GetPhysicalDeviceCooperativeMatrixPropertiesKHR == NULL ||
+        vk->GetPhysicalDeviceCooperativeMatrixPropertiesKHR(c->physical, &n, shapes) < VK_SUCCESS)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const VkCooperativeMatrixPropertiesKHR *s = &shapes[i];
+        if (s->MSize == 16 && s->NSize == 16 && s->KSize == FM__CHUNK &&
+            s->AType == VK_COMPONENT_TYPE_SINT8_KHR && s->BType == VK_COMPONENT_TYPE_SINT8_KHR &&
+            s->CType == VK_COMPONENT_TYPE_SINT32_KHR &&
+            s->ResultType == VK_COMPONENT_TYPE_SINT32_KHR && !s->saturatingAccumulation &&
+            s->scope == VK_SCOPE_SUBGROUP_KHR)
+            return true;
+    }
+    return false;
 }
 
 static fm_status look_at(const fm__vulkan_api *vk, bool allow_software, fm__vulkan_choice *c,
@@ -249,11 +277,13 @@ static fm_status look_at(const fm__vulkan_api *vk, bool allow_software, fm__vulk
                        c->properties.apiVersion < VK_API_VERSION_1_3;
     c->import_extension = has(&e, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
     c->budget_extension = has(&e, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    c->matrix_extension = has(&e, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
     c->clock_extension = has(&e, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME);
     c->subset_extension = has(&e, "VK_KHR_portability_subset");
     fm__free(e.all);
     read_features(vk, c);
     read_properties(vk, c);
+    c->has_matrix = has_matrix_shape(vk, c);
     if (c->lacks[0] == 0)
         read_memory(vk, c);
     if (c->lacks[0] == 0 && !choose_family(vk, c))

@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "device/vulkan/matrix.h"
 #include "device/vulkan/vulkan.h"
 
 /* ---- loader.c: the functions of the loader, of the instance and of the device ---- */
@@ -41,7 +42,9 @@
 /* Of extensions: NULL where the device has them not. */
 #define FM__VULKAN_OPTIONAL_FUNCTIONS(X)                                                           \
     X(GetMemoryHostPointerPropertiesEXT) X(GetCalibratedTimestampsEXT)
-#define FM__VULKAN_OPTIONAL_INSTANCE_FUNCTIONS(X) X(GetPhysicalDeviceCalibrateableTimeDomainsEXT)
+#define FM__VULKAN_OPTIONAL_INSTANCE_FUNCTIONS(X)                          \
+    X(GetPhysicalDeviceCalibrateableTimeDomainsEXT)                                                \
+    X(GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 /* clang-format on */
 
 typedef struct fm__vulkan_api {
@@ -80,6 +83,7 @@ typedef struct fm__vulkan_choice {
     bool local_visible;                  /* local_type has host addresses */
     bool unified, software;
     bool can_dot, has_dot, has_f16, rounds_to_even, keeps_zeros_and_nans;
+    bool matrix_extension, has_matrix; /* has_matrix: of the shape that the kernels use */
     bool dot_extension, import_extension, budget_extension, clock_extension, subset_extension;
     size_t import_align; /* bytes */
 } fm__vulkan_choice;

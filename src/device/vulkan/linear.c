@@ -6,7 +6,8 @@
  * vulkan.c, on the loading thread.
  *
  * Up to FEW rows (the tape's bound, not the run's rows) a workgroup takes a panel and reads it once
- * for all of them; beyond, a tile of rows x tokens from shared memory.
+ * for all of them; beyond, a tile of rows x tokens from shared memory, by int8 matrices where
+ * device and build have them.
  */
 #include "device/vulkan/vulkan.h"
 
@@ -53,6 +54,11 @@ typedef struct names {
 /* [type][glu][fast][few rows] */
 static const names all_names[FM__TYPE_COUNT][2][2][2] = {FM__TYPE_LIST(ROW)};
 
+#define MATRIX_ROW(id, NAME) {NAMES("linear_" #id "_matrix"), NAMES("linear_glu_" #id "_matrix")},
+
+/* [type][glu] */
+static const names matrix_names[FM__TYPE_COUNT][2] = {FM__TYPE_LIST(MATRIX_ROW)};
+
 /* ---- constants ---- */
 
 /* Constant FORM of linear.glsl: sub-scales of 256-blocks. */
@@ -88,7 +94,7 @@ static uint32_t table(const fm__type *type) {
 typedef struct plan {
     fm__vulkan_variant variant;
     const names *names;
-    bool few;
+    bool few, matrix;
     uint32_t rows, tokens; /* of a workgroup: columns of out, and rows of it */
 } plan;
 
@@ -157,6 +163,12 @@ typedef struct tile {
     uint32_t lanes, row_lanes, lane_rows, lane_tokens, step; /* step: chunks (columns of floats) */
 } tile;
 
+/* Tiles of linear_matrix.glsl: subgroups instead of lanes along the rows, and each owns lane_rows x
+   lane_tokens matrices. */
+enum { SUBGROUP = 32, SIDE = 16 };
+static const tile matrix_tiles[] = {{256, 4, 2, 2, 4}, {128, 2, 2, 2, 4}, {128, 2, 1, 2, 8}};
+enum { MATRIX_TILES = sizeof matrix_tiles / sizeof matrix_tiles[0] };
+
 /* Largest first; the last fits every device (16 KiB of shared memory, 128 lanes). */
 static const tile quantised_tiles[] = {{128, 8, 8, 4, 2}, {64, 8, 4, 4, 2}, {32, 8, 2, 2, 2}};
 static const tile float_tiles[] = {{256, 16, 4, 4, 16}, {64, 8, 4, 4, 16}, {32, 8, 2, 2, 16}};
@@ -197,6 +209,72 @@ static tile choose_tile(const fm__vulkan *gpu, const fm__weight *weight, uint32_
     return t[TILES - 1];
 }
 
+/* Shared bytes of linear_matrix.glsl. */
+static uint32_t matrix_bytes(const fm__type *type, const tile *t) {
+    uint32_t rows = t->row_lanes * t->lane_rows * SIDE;
+    uint32_t tokens = t->lanes / SUBGROUP / t->row_lanes * t->lane_tokens * SIDE;
+    bool halves = form(type) == SUB_NIBBLES || form(type) == SUB_16;
+    uint32_t row = t->step * (halves ? 48 : 32) + 16, token = t->step * 32 + 16;
+    uint32_t words = 8 * t->step * (rows + tokens);
+    uint32_t blocks = type->block == 256 ? 8 * rows + 4 * tokens : 0;
+    uint32_t minima = type->block == 256 && type->has_min ? 48 * (rows + 2 * tokens) : 0;
+    return rows * row + tokens * token + words + blocks + minima + 1024;
+}
+
+/* The largest that fits and gives enough workgroups; the smallest that fits otherwise. */
+static const tile *choose_matrix(const fm__vulkan *gpu, const fm__weight *weight, uint32_t bound) {
+    const tile *found = NULL;
+    for (uint32_t i = 0; i < MATRIX_TILES; i++) {
+        const tile *t = &matrix_tiles[i];
+        uint32_t rows = t->row_lanes * t->lane_rows * SIDE;
+        uint32_t tokens = t->lanes / SUBGROUP / t->row_lanes * t->lane_tokens * SIDE;
+        if (t->lanes > gpu->max_invocations || matrix_bytes(weight->type, t) > gpu->shared_bytes)
+            continue;
+        found = t;
+        if ((uint64_t)divide_up(weight->n, rows) * divide_up(bound, tokens) >= FEW_WORKGROUPS)
+            break;
+    }
+    return found;
+}
+
+static void set_tile(plan *out, const tile *t) {
+    set(&out->variant, 0, t->lanes);
+    set(&out->variant, CONSTANT_TILE, t->row_lanes);
+    set(&out->variant, CONSTANT_TILE + 1, t->lane_rows);
+    set(&out->variant, CONSTANT_TILE + 2, t->lane_tokens);
+    set(&out->variant, CONSTANT_TILE + 3, t->step);
+}
+
+/* false: no matrix kernel serves; out is as it was. */
+static bool plan_matrix(fm__vulkan *gpu, const fm__weight *weight, uint32_t bound, bool glu,
+                        plan *out) {
+    const fm__vulkan_trial *trial = &gpu->trial;
+    const fm__type *type = weight->type;
+    const fm__vulkan_kernel *kernel;
+    plan p = *out;
+    if (!gpu->has_matrix || !type->quantised || trial->matrix == FM__TRIAL_LANES)
+        return false;
+    tile forced = {trial->lanes, trial->row_lanes, trial->lane_rows, trial->lane_tokens,
+                   trial->step};
+    const tile *t = trial->row_lanes != 0 ? &forced : choose_matrix(gpu, weight, bound);
+    if (t == NULL)
+        return false;
+    p.matrix = true;
+    p.rows = t->row_lanes * t->lane_rows * SIDE;
+    p.tokens = t->lanes / SUBGROUP / t->row_lanes * t->lane_tokens * SIDE;
+    set_tile(&p, t);
+    p.names = &matrix_names[fm__type_index(type)][glu];
+    p.variant.shader = type->block == 256 ? FM__VULKAN_SHADER_linear_q256_matrix
+                                          : FM__VULKAN_SHADER_linear_q32_matrix;
+    /* One that failed its self-test, or that the driver does not compile, leaves the op to lanes.
+     */
+    if (fm__vulkan_kernel_get(gpu, &p.variant, p.names->kernel, &kernel, NULL) != FM_OK ||
+        kernel->excluded)
+        return false;
+    *out = p;
+    return true;
+}
+
 static void plan_many(const fm__vulkan *gpu, const fm__weight *weight, uint32_t bound, plan *out) {
     const fm__vulkan_trial *trial = &gpu->trial;
     tile chosen = {trial->lanes, trial->row_lanes, trial->lane_rows, trial->lane_tokens,
@@ -205,16 +283,12 @@ static void plan_many(const fm__vulkan *gpu, const fm__weight *weight, uint32_t 
         chosen = choose_tile(gpu, weight, bound);
     out->rows = tile_rows(&chosen);
     out->tokens = tile_tokens(&chosen);
-    set(&out->variant, 0, chosen.lanes);
-    set(&out->variant, CONSTANT_TILE, chosen.row_lanes);
-    set(&out->variant, CONSTANT_TILE + 1, chosen.lane_rows);
-    set(&out->variant, CONSTANT_TILE + 2, chosen.lane_tokens);
-    set(&out->variant, CONSTANT_TILE + 3, chosen.step);
+    set_tile(out, &chosen);
 }
 
 /* ---- both ---- */
 
-static plan plan_op(const fm__vulkan *gpu, const fm__tape *tape, const fm__op *op) {
+static plan plan_op(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op) {
     const fm__weight *weight = tape->weights[op->weight[0]];
     const fm__type *type = weight->type;
     uint32_t bound = fm__tape_bound(tape, &tape->tensors[op->out]);
@@ -231,6 +305,8 @@ static plan plan_op(const fm__vulkan *gpu, const fm__tape *tape, const fm__op *o
     set(&p.variant, 7, form(type));
     set(&p.variant, 8, !glu ? 0 : op->glu == FM__GLU_SILU ? 1 : 2);
     set(&p.variant, 9, gpu->trial.sabotage == type);
+    if (bound > FEW && plan_matrix(gpu, weight, bound, glu, &p))
+        return p;
     if (bound <= FEW)
         plan_few(gpu, weight, bound, op->fast, &p);
     else
@@ -275,11 +351,12 @@ bool fm__vulkan_supports_linear(fm__vulkan *gpu, const fm__tape *tape, const fm_
     return true;
 }
 
-fm__vulkan_trial fm__vulkan_linear_choice(const fm__vulkan *gpu, const fm__tape *tape,
-                                          const fm__op *op) {
+fm__vulkan_trial fm__vulkan_linear_choice(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op) {
     plan p = plan_op(gpu, tape, op);
     const uint32_t *own = p.variant.values + CONSTANT_TILE;
-    fm__vulkan_trial trial = {.sabotage = gpu->trial.sabotage, .lanes = p.variant.values[0]};
+    fm__vulkan_trial trial = {.sabotage = gpu->trial.sabotage,
+                              .lanes = p.variant.values[0],
+                              .matrix = p.matrix ? FM__TRIAL_MATRIX : FM__TRIAL_LANES};
     if (p.few) {
         trial.tokens = own[0];
         trial.round = own[1];

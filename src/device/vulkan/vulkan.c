@@ -37,10 +37,15 @@ static void describe(fm__vulkan *gpu, uint32_t index) {
     snprintf(p->kind, sizeof p->kind, "gpu");
     snprintf(p->description, sizeof p->description, "%.127s", c->properties.deviceName);
     snprintf(p->driver, sizeof p->driver, "%s", c->driver);
-    snprintf(p->features, sizeof p->features, "subgroup %u, %s%s%s%s", c->subgroup,
+    gpu->has_matrix =
+        c->has_matrix && fm__vulkan_shaders[FM__VULKAN_SHADER_linear_q32_matrix].n > 0;
+    snprintf(p->features, sizeof p->features, "subgroup %u, %s%s%s%s%s", c->subgroup,
              c->has_dot   ? "int8 dot"
              : c->can_dot ? "int8 dot emulated"
                           : "no int8 dot",
+             gpu->has_matrix ? ", int8 matrices"
+             : c->has_matrix ? ", int8 matrices not in this build"
+                             : "",
              c->has_f16 ? ", f16" : "", c->rounds_to_even ? ", float controls" : "",
              c->import_extension ? ", imports host memory" : "");
     p->unified = !gpu->core->discrete;
@@ -90,14 +95,19 @@ static fm_status create_device(fm__vulkan *gpu, fm_error *error) {
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
         .shaderIntegerDotProduct = VK_TRUE};
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+        .pNext = c->can_dot ? &dot : NULL,
+        .cooperativeMatrix = VK_TRUE};
     VkPhysicalDeviceVulkan12Features v12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-        .pNext = c->can_dot ? &dot : NULL,
+        .pNext = c->has_matrix ? &matrix : matrix.pNext,
         .timelineSemaphore = VK_TRUE,
         .bufferDeviceAddress = VK_TRUE,
         .storageBuffer8BitAccess = VK_TRUE,
         .shaderInt8 = VK_TRUE,
         .shaderFloat16 = c->has_f16,
+        .vulkanMemoryModel = c->has_matrix,
         .scalarBlockLayout = VK_TRUE};
     VkPhysicalDeviceVulkan11Features v11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
@@ -107,10 +117,12 @@ static fm_status create_device(fm__vulkan *gpu, fm_error *error) {
                                                     VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                                                 .pNext = &v11,
                                                 .features = {.shaderInt16 = VK_TRUE}};
-    const char *extensions[5];
+    const char *extensions[6];
     uint32_t n = 0;
     if (c->dot_extension)
         extensions[n++] = "VK_KHR_shader_integer_dot_product";
+    if (c->has_matrix)
+        extensions[n++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
     if (c->import_extension)
         extensions[n++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
     if (c->budget_extension)

@@ -35,14 +35,16 @@ typedef struct fm__vulkan_recorder fm__vulkan_recorder;
     X(embed)                                                                                       \
     X(glu)                                                                                         \
     X(kv_store)                                                                                    \
-    X(linear_float)     /* F32, F16, BF16 weights: many tokens */                                  \
-    X(linear_float_vec) /* few tokens */                                                           \
-    X(linear_q256)      /* many tokens: a tile of rows x tokens a workgroup */                     \
-    X(linear_q256_dot)  /* with the integer dot product of the device */                           \
-    X(linear_q256_vec)  /* few tokens: panels are read once, at memory speed */                    \
+    X(linear_float)       /* F32, F16, BF16 weights: many tokens */                                \
+    X(linear_float_vec)   /* few tokens */                                                         \
+    X(linear_q256)        /* many tokens: a tile of rows x tokens a workgroup */                   \
+    X(linear_q256_dot)    /* with the integer dot product of the device */                         \
+    X(linear_q256_matrix) /* with its int8 matrices; not in every build (cmake/vulkan.cmake) */    \
+    X(linear_q256_vec)    /* few tokens: panels are read once, at memory speed */                  \
     X(linear_q256_vec_dot)                                                                         \
     X(linear_q32)                                                                                  \
     X(linear_q32_dot)                                                                              \
+    X(linear_q32_matrix)                                                                           \
     X(linear_q32_vec)                                                                              \
     X(linear_q32_vec_dot)                                                                          \
     X(quantise)                                                                                    \
@@ -90,6 +92,7 @@ typedef struct fm__vulkan_trial {
     uint32_t lanes;           /* of a workgroup */
     uint32_t tokens, round;   /* products for few tokens */
     uint32_t row_lanes, lane_rows, lane_tokens, step; /* products for many */
+    enum { FM__TRIAL_ANY, FM__TRIAL_MATRIX, FM__TRIAL_LANES } matrix;
 } fm__vulkan_trial;
 
 struct fm__vulkan {
@@ -100,6 +103,7 @@ struct fm__vulkan {
     uint32_t max_invocations; /* of a workgroup */
     bool has_dot;             /* packed 4x8 integer dot product, accelerated */
     bool can_dot;             /* the instruction exists, perhaps emulated */
+    bool has_matrix;          /* int8 matrices of 16 x 16 x 32, and the kernels that use them */
     bool has_f16;             /* shaderFloat16 and 16-bit storage */
     bool rounds_to_even;      /* RoundingModeRTE can be declared for fp32 */
     fm__vulkan_trial trial;
@@ -151,8 +155,7 @@ bool fm__vulkan_supports_linear(fm__vulkan *gpu, const fm__tape *tape, const fm_
                                 const char **reason);
 const char *fm__vulkan_kernel_rows(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op);
 /* What linear.c chooses for an op, as a trial that makes it choose the same for any N. */
-fm__vulkan_trial fm__vulkan_linear_choice(const fm__vulkan *gpu, const fm__tape *tape,
-                                          const fm__op *op);
+fm__vulkan_trial fm__vulkan_linear_choice(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op);
 const char *fm__vulkan_kernel_linear(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op);
 /* Records range->op; next is the range behind it or NULL. *fused: next was recorded with it. */
 fm_status fm__vulkan_record_rows(fm__vulkan_recorder *recorder, const fm__op_range *range,

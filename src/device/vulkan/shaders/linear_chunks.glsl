@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_tile.glsl with quantised weights: what a step brings are STEP chunks, the weights unpacked to signed
-// bytes.
+// The steps of linear_walk.glsl with quantised weights: what a step brings are STEP chunks, the weights
+// unpacked to signed bytes.
 //
-// Included by linear_q32.glsl and linear_q256.glsl, which define the functions declared here.
-
-layout(constant_id = 13) const uint STEP = 2; // chunks; divides 8
-const uint STEP_K = STEP * CHUNK;
-#include "linear_tile.glsl"
+// Included by linear_chunks_tile.glsl and linear_matrix.glsl, which say where a step lies in shared memory, and
+// define multiply_chunk(); linear_q32_words.glsl and linear_q256_words.glsl define the rest of what is declared
+// here.
 
 const uint ROW_UNITS = (ROWS * STEP + LANES - 1) / LANES; // (chunk, row) that a lane brings
 const uint TOKEN_UNITS = (TOKENS * STEP + LANES - 1) / LANES;
-
-shared uvec4 weights[2 * STEP * ROWS];       // (chunk, half, row): 16 values each
-shared uvec4 activations[2 * STEP * TOKENS]; // (chunk, half, token)
-shared uvec2 row_words[STEP * ROWS];         // (chunk, row): what else a chunk needs
-shared uvec2 token_words[STEP * TOKENS];
 
 // What is on its way from memory.
 uint raw_codes[ROW_UNITS * RAW];
@@ -22,13 +15,17 @@ uvec2 raw_row_words[ROW_UNITS];
 uvec4 raw_values[TOKEN_UNITS * 2];
 uvec2 raw_token_words[TOKEN_UNITS];
 
+// Where chunk `c` of the step keeps the values of a row, and what else a chunk needs; likewise of a token.
+void put_row(uint c, uint row, uvec4 low, uvec4 high, uvec2 words);
+void put_token(uint c, uint token, uvec4 low, uvec4 high, uvec2 words);
 // Words of a chunk for a row of a panel, and for a token, as they lie in memory; then made ready.
 uvec2 fetch_row_words(uvec2 base, uint chunk, uint row);
 uvec2 fetch_token_words(uvec2 base, uint chunk);
 uvec2 ready_row_words(uvec2 raw, uint chunk, uint row);
 uvec2 ready_token_words(uvec2 raw, uint chunk);
-// Called once a step behind store(): brings what whole blocks need.
-void bring_blocks(uint chunk);
+// Where `chunk` begins a block: what the whole block needs, from memory and into shared memory.
+void fetch_block(uint chunk);
+void store_block(uint chunk);
 // Multiplies chunk `index` of the step, which is `chunk` of K, into acc.
 void multiply_chunk(uint index, uint chunk);
 
@@ -50,6 +47,7 @@ void fetch(uint k) {
         raw_values[2 * u + 1] = q.v[1];
         raw_token_words[u] = fetch_token_words(base, c);
     }
+    fetch_block(chunk);
 }
 
 void store(uint k) {
@@ -60,21 +58,16 @@ void store(uint k) {
             raw[v] = raw_codes[u * RAW + v];
         uvec4 low, high;
         unpack(raw, low, high);
-        if (c < STEP) {
-            weights[2 * c * ROWS + row] = low;
-            weights[(2 * c + 1) * ROWS + row] = high;
-            row_words[i] = ready_row_words(raw_row_words[u], chunk + c, row);
-        }
+        if (c < STEP)
+            put_row(c, row, low, high, ready_row_words(raw_row_words[u], chunk + c, row));
     }
     [[unroll]] for (uint u = 0; u < TOKEN_UNITS; u++) {
         uint i = lane + u * LANES, c = i / TOKENS, token = i % TOKENS;
-        if (c < STEP) {
-            activations[2 * c * TOKENS + token] = raw_values[2 * u];
-            activations[(2 * c + 1) * TOKENS + token] = raw_values[2 * u + 1];
-            token_words[i] = ready_token_words(raw_token_words[u], chunk + c);
-        }
+        if (c < STEP)
+            put_token(c, token, raw_values[2 * u], raw_values[2 * u + 1],
+                      ready_token_words(raw_token_words[u], chunk + c));
     }
-    bring_blocks(chunk);
+    store_block(chunk);
 }
 
 void multiply(uint k, uint count) {
