@@ -4,7 +4,7 @@ BUILD := build
 PREFIX ?= /usr/local
 PROMPT ?= Once upon a time, a little fox
 
-.PHONY: all deps demo check check-real bench install format help clean
+.PHONY: all deps demo check check-real check-shape bench install format help clean
 
 all: deps ## build the library and the program, release, in build/
 	cmake --preset release
@@ -24,7 +24,12 @@ check: deps ## build and run every test that this machine can run, and say what 
 check-real: all ## compare with the reference of a real checkpoint, where FUSIONML_MODELS or ~/.cache/fusionml-dev has it
 	@scripts/check-real $(BUILD) || [ $$? = 77 ]
 
-bench: all ## prefill and decode speed of the embedded model; MODEL=FILE for another
+check-shape: deps ## identity of a 0.5B shape on every pair of units, over all quantised types; TYPES=q8_0,q4_k for some
+	cmake --preset release
+	cmake --build $(BUILD) --target test_engine_shape
+	cd tests/data && FUSIONML_SHAPE=$(or $(TYPES),all) $(abspath $(BUILD))/tests/test_engine_shape
+
+bench: all ## prompt and generation speed of the embedded model; MODEL=FILE for another
 	$(BUILD)/fusionml bench $(if $(MODEL),-m "$(MODEL)")
 
 install: all ## install under PREFIX (/usr/local)

@@ -10,7 +10,7 @@
 #include "cli.h"
 #include "fusionml/lab.h"
 
-enum { MAX_ARMS = 5, MAX_LENGTHS = 16, DEFAULT_ROUNDS = 9 };
+enum { MAX_ARMS = 5, DEFAULT_ROUNDS = 9 };
 
 /* What the units did in some calls, summed. */
 typedef struct totals {
@@ -30,6 +30,7 @@ typedef struct phase {
 /* One arm at one prompt length. */
 typedef struct series {
     phase prefill, decode;
+    phase batch; /* of SPLIT: one prompt whose units wait for each other's whole submissions */
     uint64_t hash;
     bool same; /* every round gave the same tokens */
 } series;
@@ -41,31 +42,14 @@ typedef struct comparison {
     fm_session *session;
     fm_arm arms[MAX_ARMS];
     uint32_t n_arm;
-    uint32_t lengths[MAX_LENGTHS], n_length, n_decode, rounds;
+    uint32_t lengths[CLI_MAX_NUMBERS], n_length, n_decode, rounds;
     int32_t *prompt; /* (longest) */
-    series series[MAX_LENGTHS][MAX_ARMS];
+    series series[CLI_MAX_NUMBERS][MAX_ARMS];
     bool equal;
     char *before; /* stamp */
 } comparison;
 
 /* ---- what is asked for ---- */
-
-/* "64,128": false with a message. */
-static bool parse_lengths(comparison *c, const char *text) {
-    while (*text != '\0') {
-        char *end;
-        unsigned long v = strtoul(text, &end, 10);
-        if (end == text || v == 0 || v > 1u << 20 || (*end != ',' && *end != '\0') ||
-            c->n_length == MAX_LENGTHS) {
-            cli_fail_text("-p: \"%s\" is not a list of at most %d whole numbers from 1 to %u", text,
-                          MAX_LENGTHS, 1u << 20);
-            return false;
-        }
-        c->lengths[c->n_length++] = (uint32_t)v;
-        text = *end == ',' ? end + 1 : end;
-    }
-    return true;
-}
 
 static bool parse_arms(comparison *c, const char *text) {
     while (*text != '\0') {
@@ -152,6 +136,7 @@ static void close_all(comparison *c) {
         for (uint32_t a = 0; a < c->n_arm; a++) {
             free_phase(&c->series[l][a].prefill);
             free_phase(&c->series[l][a].decode);
+            free_phase(&c->series[l][a].batch);
         }
     fm_session_destroy(&c->session);
     cli_close_engine(&c->engine);
@@ -176,8 +161,9 @@ static void add_times(fm_engine *engine, totals *sum, bool bytes) {
     }
 }
 
-/* The time of one call if the products had been divided perfectly: what is not divided as it was,
-   then all products at the sum of the rates that the units had beside each other, without a wait.
+/* The time of one call if its work had been divided perfectly: what is not divided as it was, then
+   all that is at the sum of the rates that the units had beside each other, without a wait. The
+   work is counted in products; what else a unit does of divided ops is in its time, so in its rate.
    0: some unit kept no time, or nothing was divided. */
 static double ideal_ns(const totals *t) {
     double work = 0, rate = 0, alone = 0;
@@ -246,6 +232,39 @@ static fm_status measure(comparison *c, uint32_t length, uint32_t arm, int round
     return FM_OK;
 }
 
+/* SPLIT once more, for comparison, with dependencies that let nothing overlap. */
+static fm_status measure_batch(comparison *c, uint32_t length, uint32_t arm, fm_error *error) {
+    phase *p = &c->series[length][arm].batch;
+    totals units = {0};
+    double begin = 0;
+    if (!make_phase(p, 1))
+        return fail_memory(error);
+    fm_status status = fm_engine_set_arm(c->engine, FM_ARM_SPLIT, error);
+    if (status == FM_OK)
+        status = fm_lab_set_deps(c->engine, FM_DEPS_BATCH, error);
+    for (int i = 0; status == FM_OK && i < 2; i++) { /* the first to warm up */
+        status = fm_session_truncate(c->session, 0, error);
+        begin = cli_now_ms();
+        if (status == FM_OK)
+            status = fm_session_prefill(c->session, c->prompt, c->lengths[length], NULL, error);
+    }
+    if (status == FM_OK) {
+        add_times(c->engine, &units, false);
+        keep(p, 0, (cli_now_ms() - begin) * 1e6, &units);
+        status = fm_lab_set_deps(c->engine, (fm_deps)c->args->deps, error);
+    }
+    return status;
+}
+
+static fm_status measure_batches(comparison *c, fm_error *error) {
+    fm_status status = FM_OK;
+    for (uint32_t a = 0; a < c->n_arm; a++)
+        for (uint32_t l = 0; l < c->n_length && c->arms[a] == FM_ARM_SPLIT; l++)
+            if (status == FM_OK)
+                status = cli_interrupted() ? FM_ERROR_CANCELLED : measure_batch(c, l, a, error);
+    return status;
+}
+
 static fm_status measure_all(comparison *c, fm_error *error) {
     uint32_t total = c->n_length * c->n_arm * (c->rounds + 1), done = 0;
     fm_status status = FM_OK;
@@ -256,6 +275,8 @@ static fm_status measure_all(comparison *c, fm_error *error) {
                 cli_progress(NULL, "measuring", done++, total);
                 status = cli_interrupted() ? FM_ERROR_CANCELLED : measure(c, l, arm, round, error);
             }
+    if (status == FM_OK)
+        status = measure_batches(c, error);
     c->equal = true;
     for (uint32_t l = 0; l < c->n_length; l++)
         for (uint32_t a = 0; a < c->n_arm; a++)
@@ -328,10 +349,15 @@ static json_t *json_length(const comparison *c, uint32_t length) {
         const series *s = &c->series[length][a];
         char hash[17];
         snprintf(hash, sizeof hash, "%016" PRIx64, s->hash);
-        json_array_append_new(arms,
-                              json_pack("{s:s, s:s, s:o, s:o}", "arm", fm_arm_name(c->arms[a]),
-                                        "hash", hash, "prefill", json_phase(c, &s->prefill),
-                                        "decode", json_phase(c, &s->decode)));
+        json_t *arm =
+            json_pack("{s:s, s:s, s:o, s:o}", "arm", fm_arm_name(c->arms[a]), "hash", hash,
+                      "prefill", json_phase(c, &s->prefill), "decode", json_phase(c, &s->decode));
+        if (s->batch.units.calls > 0)
+            json_object_set_new(arm, "batch",
+                                json_pack("{s:f, s:o, s:f}", "ns", s->batch.ns[0], "busy_ns",
+                                          json_units(s->batch.units.busy_ns, &s->batch.units),
+                                          "overlap_ns", s->batch.units.overlap_ns));
+        json_array_append_new(arms, arm);
     }
     return json_pack("{s:I, s:o, s:o}", "prompt_tokens", (json_int_t)c->lengths[length], "arms",
                      arms, "ratios", json_ratios(c, length));
@@ -362,14 +388,30 @@ static int print_json(const comparison *c) {
     return CLI_OK;
 }
 
-static void print_ideal(const comparison *c, const phase *p, const char *what) {
-    const totals *t = &p->units;
-    fm_lab_ratio r = of_ideal(c, p);
-    if (t->n_unit < 2 || r.median <= 0)
-        return;
+/* In percent of the time at work of the unit that was less at work. */
+static double overlap_of(const totals *t) {
     double shorter = t->busy_ns[0] < t->busy_ns[1] ? t->busy_ns[0] : t->busy_ns[1];
-    printf("  split, %s: %.3f of the ideal (%.3f to %.3f), overlap %.1f %% of the shorter\n", what,
-           r.median, r.low, r.high, shorter > 0 ? 100 * t->overlap_ns / shorter : 0);
+    return shorter > 0 ? 100 * t->overlap_ns / shorter : 0;
+}
+
+static void print_ideal(const comparison *c, const phase *p, const char *what) {
+    fm_lab_ratio r = of_ideal(c, p);
+    if (p->units.n_unit < 2 || r.median <= 0)
+        return;
+    printf("  split, %s: ideal %.3f ms, %.3f of it reached (%.3f to %.3f)\n", what,
+           fm_lab_median(p->ideal, c->rounds) / 1e6, r.median, r.low, r.high);
+}
+
+/* Both from the units' own timestamps. */
+static void print_overlap(const comparison *c, const series *s) {
+    static const char *const modes[] = {"event", "batch", "eager", "ready"};
+    if (s->prefill.units.n_unit < 2 || s->prefill.units.calls == 0)
+        return;
+    printf("  split, prompt: both units at work for %.1f %% of the less busy one's time (%s)",
+           overlap_of(&s->prefill.units), modes[c->args->deps]);
+    if (s->batch.units.calls > 0)
+        printf(", %.1f %% (batch, %.3f ms)", overlap_of(&s->batch.units), s->batch.ns[0] / 1e6);
+    putchar('\n');
 }
 
 static void print_ratios(const comparison *c, uint32_t length) {
@@ -401,6 +443,7 @@ static void print_length(const comparison *c, uint32_t length) {
         if (c->arms[a] == FM_ARM_SPLIT) {
             print_ideal(c, &c->series[length][a].prefill, "prompt");
             print_ideal(c, &c->series[length][a].decode, "token");
+            print_overlap(c, &c->series[length][a]);
         }
 }
 
@@ -411,13 +454,16 @@ int cli_bench_arms(const cli_args *args) {
     int code = CLI_OK;
     if (c == NULL)
         return cli_fail_text("out of memory");
+    cli_texts lengths = {{"64,128,256,512"}, 1};
+    if (args->n_prompt.n > 0)
+        lengths = args->n_prompt;
     c->args = args;
     c->n_decode = args->predict_set ? args->predict : 32;
     c->rounds = args->repeats_set ? args->repeats : DEFAULT_ROUNDS;
     if (!cli_class(args->numeric_class, FM_CLASS_AUTO, &numeric_class)) {
         cli_fail_text("--class: \"%s\" is neither exact nor fast", args->numeric_class);
         code = CLI_USAGE;
-    } else if (!parse_lengths(c, args->lengths != NULL ? args->lengths : "64,128,256,512") ||
+    } else if (!cli_numbers("-p", &lengths, 1, 1u << 20, c->lengths, &c->n_length) ||
                (args->arms != NULL && !parse_arms(c, args->arms)))
         code = CLI_USAGE;
     if (code != CLI_OK) {

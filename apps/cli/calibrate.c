@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* calibrate.c: `fusionml calibrate`: measures the best share for every product, and shows the
- * curves. */
+/* calibrate.c: `fusionml calibrate`: measures how to divide the products of whole tapes, and shows
+ * the curves. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ typedef struct fm_lab_curve curve;
 static int show(void *user, const fm_lab_point *point) {
     char phase[96];
     (void)user;
-    snprintf(phase, sizeof phase, "%.40s, %u rows, share %.2f: %.2f ms", point->shape, point->rows,
+    snprintf(phase, sizeof phase, "%.40s, %u rows, share %.3f: %.2f ms", point->shape, point->rows,
              point->share, point->ms);
     return cli_progress(NULL, phase, point->done, point->total);
 }
@@ -60,34 +60,65 @@ static void plot(const curve *c) {
 }
 
 static void print_text(const fm_lab_calibration *found) {
+    double spent = 0;
     for (uint32_t i = 0; i < found->n_curve; i++) {
         const curve *c = &found->curves[i];
-        printf("%s, %u rows: best share %.3f, gain %.3f\n", c->shape, c->rows, c->best, c->gain);
+        printf("%s, %u rows: one share for all products, best %.3f\n", c->shape, c->rows, c->best);
         plot(c);
         putchar('\n');
+        spent += c->spent_ms;
     }
-    printf("%-44s %6s %6s %6s\n", "product", "rows", "share", "gain");
+    printf("ms for a tape full of rows\n%6s", "rows");
+    for (int arm = FM_ARM_CPU; arm <= FM_ARM_SPLIT; arm++)
+        printf(" %10s", fm_arm_name((fm_arm)arm));
+    printf(" %10s %6s\n", "best split", "gain");
     for (uint32_t i = 0; i < found->n_curve; i++) {
         const curve *c = &found->curves[i];
-        printf("%-44s %6u %6.3f %6.3f\n", c->shape, c->rows, c->best, c->gain);
+        printf("%6u", c->rows);
+        for (int arm = FM_ARM_CPU; arm <= FM_ARM_SPLIT; arm++) {
+            if (c->arm_ms[arm] > 0)
+                printf(" %10.3f", c->arm_ms[arm]);
+            else
+                printf(" %10s", "-");
+        }
+        printf(" %10.3f %6.3f\n", c->best_ms, c->gain);
     }
-    printf("\nsaved in %s\n", found->path);
+    printf("\nshare of the last unit, at rows\n%-44s", "product");
+    for (uint32_t i = 0; i < found->n_curve; i++)
+        printf(" %6u", found->curves[i].rows);
+    putchar('\n');
+    for (uint32_t p = 0; found->n_curve > 0 && p < found->curves[0].n_product; p++) {
+        printf("%-44s", found->curves[0].products[p].shape);
+        for (uint32_t i = 0; i < found->n_curve; i++)
+            printf(" %6.3f", found->curves[i].products[p].share);
+        putchar('\n');
+    }
+    printf("\n%.1f s of runs; saved in %s\n", spent / 1e3, found->path);
     if (found->key[0] != '\0')
         printf("valid for %s\n", found->key);
 }
 
+static json_t *json_curve(const curve *c) {
+    json_t *points = json_array(), *products = json_array(), *arms = json_object();
+    for (uint32_t p = 0; p < c->n_point; p++)
+        json_array_append_new(points,
+                              json_pack("{s:f, s:f}", "share", c->share[p], "ms", c->ms[p]));
+    for (uint32_t p = 0; p < c->n_product; p++)
+        json_array_append_new(products, json_pack("{s:s, s:f}", "product", c->products[p].shape,
+                                                  "share", c->products[p].share));
+    for (int arm = FM_ARM_CPU; arm <= FM_ARM_SPLIT; arm++)
+        if (c->arm_ms[arm] > 0)
+            json_object_set_new(arms, fm_arm_name((fm_arm)arm), json_real(c->arm_ms[arm]));
+    return json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:o, s:o, s:o}", "shape", c->shape,
+                     "rows", (json_int_t)c->rows, "best", c->best, "gain", c->gain, "best_ms",
+                     c->best_ms, "spent_ms", c->spent_ms, "measured", (json_int_t)c->measured,
+                     "arm_ms", arms, "products", products, "points", points);
+}
+
 static int print_json(const fm_lab_calibration *found) {
     json_t *curves = json_array();
-    for (uint32_t i = 0; i < found->n_curve; i++) {
-        const curve *c = &found->curves[i];
-        json_t *points = json_array();
-        for (uint32_t p = 0; p < c->n_point; p++)
-            json_array_append_new(points,
-                                  json_pack("{s:f, s:f}", "share", c->share[p], "ms", c->ms[p]));
-        json_array_append_new(curves, json_pack("{s:s, s:I, s:f, s:f, s:o}", "shape", c->shape,
-                                                "rows", (json_int_t)c->rows, "best", c->best,
-                                                "gain", c->gain, "points", points));
-    }
+    for (uint32_t i = 0; i < found->n_curve; i++)
+        json_array_append_new(curves, json_curve(&found->curves[i]));
     json_t *root =
         json_pack("{s:s, s:s, s:o}", "path", found->path, "key", found->key, "curves", curves);
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -185,6 +216,8 @@ static bool write_svg(const fm_lab_calibration *found, const char *path) {
 }
 
 int cli_calibrate(const cli_args *args) {
+    cli_args quiet = *args; /* without a gate nothing is tried while the model is loaded */
+    quiet.no_gate = true;
     fm_machine *machine = NULL;
     fm_engine *engine = NULL;
     fm_lab_calibration found = {0};
@@ -197,7 +230,7 @@ int cli_calibrate(const cli_args *args) {
     }
     fm_status status = cli_open_machine(args, &machine, &error);
     if (status == FM_OK)
-        status = cli_open_engine(args, numeric_class, machine, &engine, &error);
+        status = cli_open_engine(&quiet, numeric_class, machine, &engine, &error);
     if (status == FM_OK)
         status = fm_lab_calibrate(engine, show, NULL, &found, &error);
     cli_progress_end();

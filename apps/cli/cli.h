@@ -13,7 +13,13 @@
 #include "fusionml/fusionml.h"
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
-enum { CLI_MAX_STOPS = 16, CLI_MAX_POSITIONAL = 2 };
+enum { CLI_MAX_TEXTS = 16, CLI_MAX_NUMBERS = 64, CLI_MAX_POSITIONAL = 2 };
+
+/* The values of an option that may be repeated, as they were given. */
+typedef struct cli_texts {
+    const char *text[CLI_MAX_TEXTS];
+    uint32_t n;
+} cli_texts;
 
 /* Every option of every subcommand; cli_parse() fills it from the table in options.c. */
 typedef struct cli_args {
@@ -27,28 +33,44 @@ typedef struct cli_args {
     const char *reference;
     const char *cpu;
     const char *numeric_class;
-    const char *devices, *gate_log, *arms, *lengths, *svg;
-    const char *stops[CLI_MAX_STOPS];
-    uint32_t n_stops;
-    uint32_t predict, context, threads, repeat_last_n, top_k, repeats, prompt_tokens, memory_mib;
+    const char *devices, *gate_log, *arms, *svg;
+    const char *ops, *types, *rungs, *shapes, *token_list; /* bench kernels */
+    cli_texts stops;
+    cli_texts models, n_prompt, n_gen, n_pair, n_depth, n_batch, n_ubatch, n_threads; /* bench */
+    uint32_t predict, context, threads, repeat_last_n, top_k, repeats, memory_mib;
     uint32_t rows, k, n, trials, warmup;
+    uint32_t delay;               /* s */
+    uint32_t depth;               /* keys */
+    uint32_t ubatch;              /* rows of one tape run; 0: as the engine likes */
     int axis, deps, weights, arm; /* fm_axis, fm_deps, fm_weights, fm_arm */
+    int format, error_format;     /* cli_format */
     uint64_t seed;
     double temperature, top_p, min_p, repeat_penalty, margin, tolerance, split;
-    bool predict_set, seed_set, margin_set, tolerance_set, axis_set, repeats_set;
+    bool predict_set, seed_set, margin_set, tolerance_set, axis_set, repeats_set, error_format_set;
+    bool depth_set;
     bool json, special, placement, echo, keys, tensors, no_gate, explain;
+    bool no_warmup, progress, verbose;
     const char *positional[CLI_MAX_POSITIONAL];
     uint32_t n_positional;
 } cli_args;
+
+typedef enum cli_format { CLI_MD, CLI_CSV, CLI_JSON, CLI_JSONL } cli_format;
+
+/* An option of a program that ours stands in for, and why it is not ours. */
+typedef struct cli_refusal {
+    const char *words; /* "-fa --flash-attn" */
+    const char *reason;
+} cli_refusal;
 
 typedef struct cli_command {
     const char *name;
     const char *summary;        /* one line, for `fusionml --help` */
     const char *usage;          /* behind "fusionml NAME " */
     const char *details;        /* paragraphs behind the options; may be "" */
-    const char *const *options; /* long names, NULL-terminated */
+    const char *const *options; /* ids, NULL-terminated */
     uint32_t positional_max;
     int (*run)(const cli_args *args);
+    const cli_refusal *refused; /* ends at words NULL; may be NULL */
 } cli_command;
 
 /* ---- options.c ---- */
@@ -56,6 +78,11 @@ typedef struct cli_command {
 /* false: a message is on stderr, the caller returns CLI_USAGE. *help: the user asked for it. */
 bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args, bool *help);
 void cli_help(const cli_command *command);
+/* The whole numbers of all texts: "512,64", ranges "1-4", "0-8+2" (steps of 2), "16-256*2"
+   (doubled). Numbers from least to `most`; false: a message with the option's name is on stderr. *n
+   counts on from what it is. */
+bool cli_numbers(const char *name, const cli_texts *texts, uint32_t least, uint32_t most,
+                 uint32_t out[CLI_MAX_NUMBERS], uint32_t *n);
 
 /* ---- common.c ---- */
 
@@ -125,7 +152,8 @@ int cli_synth(const cli_args *args);
 int cli_perplexity(const cli_args *args);
 int cli_verify(const cli_args *args);
 int cli_devices(const cli_args *args);
-int cli_bench(const cli_args *args);
+int cli_bench_speed(const cli_args *args);
+int cli_bench_kernels(const cli_args *args);
 int cli_bench_arms(const cli_args *args);
 int cli_bench_probe(const cli_args *args);
 int cli_calibrate(const cli_args *args);

@@ -101,9 +101,10 @@ fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machi
     fm_engine_options options = fm_engine_options_default();
     options.numeric_class = numeric_class;
     options.context_length = args->context;
+    options.chunk_rows = args->ubatch;
     options.progress = cli_progress;
     options.split = args->split;
-    options.axis = (fm_axis)args->axis;
+    options.axis = args->axis_set ? (fm_axis)args->axis : FM_AXIS_AUTO;
     options.deps = (fm_deps)args->deps;
     options.weights = (fm_weights)args->weights;
     options.arm = (fm_arm)args->arm;

@@ -21,10 +21,35 @@ static const char *const verify_options[] = {
     "model",  "reference", "margin", "tolerance", "threads", "cpu", "class",   "memory",   "json",
     "device", "split",     "axis",   "deps",      "weights", "arm", "no-gate", "gate-log", NULL};
 static const char *const devices_options[] = {"model", "device", "threads", "cpu", "json", NULL};
-static const char *const bench_options[] = {
-    "model", "prompt-tokens", "predict", "repetitions", "threads",  "cpu",
-    "class", "memory",        "json",    "device",      "split",    "axis",
-    "deps",  "weights",       "arm",     "no-gate",     "gate-log", NULL};
+static const char *const bench_speed_options[] = {
+    "models",        "n-prompt",    "n-gen",  "prompt-gen", "n-depth", "batch-size", "ubatch-size",
+    "thread-counts", "repetitions", "format", "output-err", "delay",   "no-warmup",  "progress",
+    "verbose",       "device",      "split",  "axis",       "deps",    "weights",    "arm",
+    "no-gate",       "gate-log",    "cpu",    "class",      "memory",  NULL};
+/* llama-bench's options that we do not take. */
+static const cli_refusal bench_speed_refused[] = {
+    {"-fa --flash-attn", "attention always goes by blocks, without a matrix of scores"},
+    {"-ctk --cache-type-k -ctv --cache-type-v", "keys and values are kept as f16"},
+    {"-ngl --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -dev -nkvo --no-kv-offload -nopo --no-op-offload --no-host -ncmoe --n-cpu-moe -ot --override-tensor -fitt --fit-target -fitc --fit-ctx",
+     "--device, --split, --weights and --arm say where a model runs"},
+    {"-C --cpu-mask --cpu-strict --numa --prio --poll",
+     "--device host:0-3 says on which processors; threads are pinned, and spin briefly before they sleep"},
+    {"-mmp --mmap -dio --direct-io -lm --load-mode -rtr --run-time-repack",
+     "weights are always packed into memory of our own"},
+    {"-embd --embeddings -hf -hfr --hf-repo -hff --hf-file -hft --hf-token -rpc --rpc --list-devices --offline",
+     "fusionml has no such thing; `fusionml devices` lists units"},
+    {NULL, NULL}};
+static const char *const bench_kernels_options[] = {"op",    "types",  "shapes",  "tokens",
+                                                    "depth", "rung",   "threads", "repetitions",
+                                                    "seed",  "format", NULL};
+#define BENCH_SPEED                                                                                                          \
+    "[-m MODEL] [-p 512] [-n 128] [-pg PP,TG] [-d 0] [-t N] [-r 5] [-o md|csv|json|jsonl]",                                  \
+        "llama-bench's options, tests, columns and JSON keys; a list makes every combination, and -m may be repeated.\n"     \
+        "-p: prompts of random tokens. -n: random tokens one by one. -pg: both, timed together. -d: tokens in the context\n" \
+        "before. Each test has an untimed run and -r timed ones; the mean and the deviation are printed.\n"                  \
+        "Lists: 512,1024; 1-4; 0-8+2; 16-256*2. Without -m the embedded model is measured. docs/guide/bench.md.\n",          \
+        bench_speed_options, 0, cli_bench_speed, bench_speed_refused
+
 static const char *const bench_arms_options[] = {
     "model",   "lengths", "predict",  "repetitions", "arms", "device", "split",  "axis", "deps",
     "weights", "no-gate", "gate-log", "threads",     "cpu",  "class",  "memory", "json", NULL};
@@ -43,42 +68,45 @@ static const cli_command commands[] = {
      "model's\n"
      "end token, at a stop string, or when the context is full. Ctrl-C stops the answer.\n"
      "docs/guide/coexecution.md says how units share the work: --device and the options below it.\n",
-     run_options, 0, cli_run},
+     run_options, 0, cli_run, NULL},
     {"tokenize", "text to token ids", "-m MODEL [-p TEXT | -f FILE] [--special] [--json]",
      "Without -p and -f the text is read from stdin. One id and its piece a line, or {\"ids\": "
      "[...]}.\n",
-     tokenize_options, 0, cli_tokenize},
+     tokenize_options, 0, cli_tokenize, NULL},
     {"inspect", "keys, tensors, types and memory need of a model file", "(-m MODEL | MODEL)", "",
-     inspect_options, 1, cli_inspect},
+     inspect_options, 1, cli_inspect, NULL},
     {"convert", "Hugging Face folder or GGUF to GGUF", "IN OUT --type TYPE",
      "Types: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k tq1_0 tq2_0 mxfp4, and "
      "the\n"
      "mixtures q2_k_s q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m.\n",
-     convert_options, 2, cli_convert},
+     convert_options, 2, cli_convert, NULL},
     {"synth", "write a model of a known shape with random weights",
      "--shape SHAPE --type TYPE -o FILE",
      "For speed measurements: speed does not depend on the values. Types as for `convert`.\n",
-     synth_options, 0, cli_synth},
+     synth_options, 0, cli_synth, NULL},
     {"perplexity", "how well a model predicts a text", "[-m MODEL] (-f FILE [-c 512] | --ids FILE)",
      "-f: the text's tokens in windows of -c ids (BOS first where the model adds one), each window "
      "alone,\n"
      "every id but the window's first scored. --ids: one JSON array of ids a line, each line "
      "alone.\n",
-     perplexity_options, 0, cli_perplexity},
+     perplexity_options, 0, cli_perplexity, NULL},
     {"verify", "compare a model with reference outputs", "DIR | -m MODEL --reference JSON",
      "DIR holds a checkpoint, expected.json and logits.npy. Exit status 0: all within tolerance.\n"
      "The exact class is used unless --class says otherwise.\n",
-     verify_options, 1, cli_verify},
+     verify_options, 1, cli_verify, NULL},
     {"devices", "what was found, and which kernels serve each weight type", "[options]",
      "Lists every unit that can be had, Vulkan devices that are not used by themselves too, and why there "
      "is\n"
      "no further one. With -m the kernels of each GPU are tested at that model's shapes.\n",
-     devices_options, 0, cli_devices},
-    {"bench", "prefill and decode speed of a model", "[-m MODEL] [-P 512] [-n 64] [-r 3]",
-     "Prints medians in tokens/s, with GB/s of weights read beside decode.\n"
-     "`fusionml bench arms` compares the ways to run a model, `fusionml bench probe` takes the\n"
-     "mechanism apart; both have a --help of their own.\n",
-     bench_options, 0, cli_bench},
+     devices_options, 0, cli_devices, NULL},
+    {"bench speed", "prompt and generation speed of models", BENCH_SPEED},
+    {"bench", "short for `bench speed`", BENCH_SPEED},
+    {"bench kernels", "each kernel alone, beside the machine's roofs",
+     "[--op LIST] [--type LIST] [--shape LIST] [--tokens LIST] [--rung LIST] [-t N] [-r 3]",
+     "All threads run the kernel on their panels, as in a model; rungs are interleaved A B B A, and the median of the slowest thread's time\n"
+     "counts. The roofs (VNNI, FMA, bf16, reading memory) are measured in the same call. Results are compared with ref's, bit for bit in\n"
+     "the exact class, on a sample of rows that the output names. Exit status 1: some differ. docs/guide/bench.md.\n",
+     bench_kernels_options, 0, cli_bench_kernels, NULL},
     {"bench arms", "the ways to run a model, side by side",
      "[-m MODEL] [-p 64,128,256,512] [-n 32] [-r 9] [--arms cpu,gpu,split]",
      "One process, one engine, the arms interleaved in Latin-square order; every sample is in the "
@@ -86,7 +114,7 @@ static const cli_command commands[] = {
      "Ratios are of paired rounds, with an interval that holds 95 % of 2000 resampled medians; above 1 "
      "the\n"
      "first-named arm is faster. Arms whose tokens differ get no ratio, and the exit status is 1.\n",
-     bench_arms_options, 0, cli_bench_arms},
+     bench_arms_options, 0, cli_bench_arms, NULL},
     {"bench probe", "one product on two units, in every order of waiting",
      "--device MAIN,SECOND [--rows N] [--k N] [--n N] [--type TYPE] [--split SHARE]",
      "Ten cases in Latin-square order: with the input there and behind its producer; by event, "
@@ -95,13 +123,14 @@ static const cli_command commands[] = {
      "tokens\n"
      "unless --axis says otherwise. Cases whose outputs differ give no ratio, and exit status 1.\n"
      "See docs/guide/probe.md.\n",
-     bench_probe_options, 0, cli_bench_probe},
+     bench_probe_options, 0, cli_bench_probe, NULL},
     {"calibrate", "measure how to divide a model's products between two units",
      "[-m MODEL] [--device LIST] [--svg FILE]",
-     "Runs every product's shape with both units at work, shows time over share, and saves the "
+     "Runs whole tapes of the model with both units at work, shows time over share, and saves the "
      "result\n"
-     "where later runs of this model on these units find it. See docs/guide/calibrate.md.\n",
-     calibrate_options, 0, cli_calibrate},
+     "where later runs of this model on these units find it; takes about half a minute. See\n"
+     "docs/guide/calibrate.md.\n",
+     calibrate_options, 0, cli_calibrate, NULL},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -21,114 +21,163 @@ typedef struct option {
     size_t set_offset;          /* of its bool "was given", or 0 */
     double least, most;         /* U32 and REAL */
     const char *const *choices; /* CHOICE: NULL-terminated, in the order of the enum */
+    const char *id;             /* how commands call it; NULL: its name */
 } option;
 
 #define AT(field) offsetof(cli_args, field)
 
 /* In the order of fm_axis, fm_deps, fm_weights and fm_arm. */
-static const char *const axes[] = {"channels", "tokens", NULL};
+static const char *const axes[] = {"channels", "tokens", "auto", NULL};
 static const char *const deps[] = {"event", "batch", "eager", "ready", NULL};
 static const char *const weights[] = {"auto", "resident", "shared", "streamed", NULL};
 static const char *const arms[] = {"auto", "cpu", "gpu", "gpu-eager", "split", NULL};
+static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
 
+/* Where a command takes two options of one letter, the letter means the first. */
 static const option options[] = {
-    {"model", "-m", TEXT, "PATH", "a .gguf file or a Hugging Face folder", AT(model), 0, 0, 0,
+    {"model", "-m", TEXTS, "PATH",
+     "a .gguf file or a Hugging Face folder; may be repeated, or a list", AT(models), 0, 0, 0, NULL,
+     "models"},
+    {"n-prompt", "-p", TEXTS, "LIST", "prompt lengths in tokens (default 512; 0: none)",
+     AT(n_prompt), 0, 0, 0, NULL, NULL},
+    {"n-gen", "-n", TEXTS, "LIST", "tokens to generate (default 128; 0: none)", AT(n_gen), 0, 0, 0,
+     NULL, NULL},
+    {"prompt-gen", "-pg", TEXTS, "PP,TG", "a prompt and the tokens behind it, timed together",
+     AT(n_pair), 0, 0, 0, NULL, NULL},
+    {"n-depth", "-d", TEXTS, "LIST",
+     "tokens in the context before each test, not timed (default 0)", AT(n_depth), 0, 0, 0, NULL,
      NULL},
-    {"prompt", "-p", TEXT, "TEXT", "the text", AT(prompt), 0, 0, 0, NULL},
-    {"file", "-f", TEXT, "FILE", "read the text from FILE (\"-\": stdin)", AT(file), 0, 0, 0, NULL},
-    {"output", "-o", TEXT, "FILE", "file to write", AT(out), 0, 0, 0, NULL},
-    {"predict", "-n", U32, "N",
-     "tokens to generate (default: run until the end, bench 64, bench arms 32)", AT(predict),
-     AT(predict_set), 0, INT_MAX, NULL},
+    {"batch-size", "-b", TEXTS, "LIST", "tokens of a prompt that one call gets (default 2048)",
+     AT(n_batch), 0, 0, 0, NULL, NULL},
+    {"ubatch-size", "-ub", TEXTS, "LIST", "rows of one tape run (default 512)", AT(n_ubatch), 0, 0,
+     0, NULL, NULL},
+    {"threads", "-t", TEXTS, "LIST", "CPU threads (default: one a physical core)", AT(n_threads), 0,
+     0, 0, NULL, "thread-counts"},
+    {"output", "-o", CHOICE, "FORMAT", "md, csv, json or jsonl on stdout (default md)", AT(format),
+     0, 0, 0, formats, "format"},
+    {"output-err", "-oe", CHOICE, "FORMAT", "the same on stderr (default: none)", AT(error_format),
+     AT(error_format_set), 0, 0, formats, NULL},
+    {"delay", NULL, U32, "S", "seconds to wait before each test", AT(delay), 0, 0, 3600, NULL,
+     NULL},
+    {"no-warmup", NULL, FLAG, NULL, "no untimed run before each test", AT(no_warmup), 0, 0, 0, NULL,
+     NULL},
+    {"progress", NULL, FLAG, NULL, "say on stderr which test begins", AT(progress), 0, 0, 0, NULL,
+     NULL},
+    {"verbose", "-v", FLAG, NULL, "what the library logs, on stderr", AT(verbose), 0, 0, 0, NULL,
+     NULL},
+    {"op", NULL, TEXT, "LIST",
+     "linear, attention, rmsnorm, rope, quantise, glu, add, kv_store, roof (default: all)", AT(ops),
+     0, 0, 0, NULL, NULL},
+    {"type", NULL, TEXT, "LIST", "weight types of linear (default: all)", AT(types), 0, 0, 0, NULL,
+     "types"},
+    {"rung", NULL, TEXT, "LIST", "kernel rungs (default: all but ref)", AT(rungs), 0, 0, 0, NULL,
+     NULL},
+    {"shape", NULL, TEXT, "LIST", "0.5b, 1b, 7b (default), or NxK of one product", AT(shapes), 0, 0,
+     0, NULL, "shapes"},
+    {"tokens", NULL, TEXT, "LIST", "rows of the activations (default 1,512)", AT(token_list), 0, 0,
+     0, NULL, NULL},
+    {"depth", NULL, U32, "N",
+     "keys before attention's first row (default: 1024 for fewer than 64 rows, else 0)", AT(depth),
+     AT(depth_set), 0, 1 << 20, NULL, NULL},
+    {"model", "-m", TEXT, "PATH", "a .gguf file or a Hugging Face folder", AT(model), 0, 0, 0, NULL,
+     NULL},
+    {"prompt", "-p", TEXT, "TEXT", "the text", AT(prompt), 0, 0, 0, NULL, NULL},
+    {"file", "-f", TEXT, "FILE", "read the text from FILE (\"-\": stdin)", AT(file), 0, 0, 0, NULL,
+     NULL},
+    {"output", "-o", TEXT, "FILE", "file to write", AT(out), 0, 0, 0, NULL, NULL},
+    {"predict", "-n", U32, "N", "tokens to generate (default: run until the end, bench arms 32)",
+     AT(predict), AT(predict_set), 0, INT_MAX, NULL, NULL},
     {"ctx-size", "-c", U32, "N",
      "context in tokens (default: the model's, at most 4096; perplexity: 512)", AT(context), 0, 1,
-     INT_MAX, NULL},
+     INT_MAX, NULL, NULL},
     {"threads", "-t", U32, "N", "CPU threads (default: one a physical core)", AT(threads), 0, 1,
-     1024, NULL},
+     1024, NULL, NULL},
     {"temp", NULL, REAL, "X", "temperature, 0: greedy (default 0.8)", AT(temperature), 0, 0, 1e6,
-     NULL},
+     NULL, NULL},
     {"top-k", NULL, U32, "N", "keep the N likeliest, 0: off (default 40)", AT(top_k), 0, 0, INT_MAX,
-     NULL},
+     NULL, NULL},
     {"top-p", NULL, REAL, "X", "keep the likeliest that sum to X (default 0.95)", AT(top_p), 0, 0,
-     1, NULL},
+     1, NULL, NULL},
     {"min-p", NULL, REAL, "X", "keep those above X of the likeliest (default 0.05)", AT(min_p), 0,
-     0, 1, NULL},
+     0, 1, NULL, NULL},
     {"repeat-penalty", NULL, REAL, "X", "divide repeated tokens' logits, 1: off (default 1)",
-     AT(repeat_penalty), 0, 1e-6, 1e6, NULL},
+     AT(repeat_penalty), 0, 1e-6, 1e6, NULL, NULL},
     {"repeat-last-n", NULL, U32, "N", "tokens that count as repeated (default 64)",
-     AT(repeat_last_n), 0, 0, INT_MAX, NULL},
+     AT(repeat_last_n), 0, 0, INT_MAX, NULL, NULL},
     {"seed", "-s", U64, "N", "seed (run: default from the clock, printed; else 0)", AT(seed),
-     AT(seed_set), 0, 0, NULL},
+     AT(seed_set), 0, 0, NULL, NULL},
     {"stop", NULL, TEXTS, "TEXT", "end the answer before TEXT (may be repeated)", AT(stops), 0, 0,
-     0, NULL},
-    {"cpu", NULL, TEXT, "RUNG", "kernel rung: ref, avx2, avx512, neon (default: the best)", AT(cpu),
-     0, 0, 0, NULL},
-    {"class", NULL, TEXT, "CLASS", "numeric class: exact or fast", AT(numeric_class), 0, 0, 0,
+     0, NULL, NULL},
+    {"cpu", NULL, TEXT, "RUNG", "kernel rung: ref, avx2, avx512, amx, neon (default: the best)",
+     AT(cpu), 0, 0, 0, NULL, NULL},
+    {"class", NULL, TEXT, "CLASS", "numeric class: exact or fast", AT(numeric_class), 0, 0, 0, NULL,
      NULL},
     {"memory", NULL, U32, "MIB", "memory budget in MiB (default: 90 % of what is available)",
-     AT(memory_mib), 0, 1, INT_MAX, NULL},
+     AT(memory_mib), 0, 1, INT_MAX, NULL, NULL},
     {"type", NULL, TEXT, "TYPE", "weight type or mixture (bench probe: default q8_0)", AT(type), 0,
-     0, 0, NULL},
+     0, 0, NULL, NULL},
     {"shape", NULL, TEXT, "SHAPE", "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, llama-3.2-1b, tiny",
-     AT(shape), 0, 0, 0, NULL},
-    {"ids", NULL, TEXT, "FILE", "one JSON array of token ids a line", AT(ids), 0, 0, 0, NULL},
+     AT(shape), 0, 0, 0, NULL, NULL},
+    {"ids", NULL, TEXT, "FILE", "one JSON array of token ids a line", AT(ids), 0, 0, 0, NULL, NULL},
     {"reference", NULL, TEXT, "JSON", "reference outputs (tokenizer vectors, greedy tokens)",
-     AT(reference), 0, 0, 0, NULL},
+     AT(reference), 0, 0, 0, NULL, NULL},
     {"margin", NULL, REAL, "X", "compare greedy tokens where the reference leads by at least X",
-     AT(margin), AT(margin_set), 0, 1e6, NULL},
+     AT(margin), AT(margin_set), 0, 1e6, NULL, NULL},
     {"tolerance", NULL, REAL, "X", "largest allowed |logit difference| (exact 0.01, fast 0.1)",
-     AT(tolerance), AT(tolerance_set), 0, 1e6, NULL},
-    {"prompt-tokens", "-P", U32, "N", "tokens to prefill (default 512)", AT(prompt_tokens), 0, 0,
-     INT_MAX, NULL},
-    {"repetitions", "-r", U32, "N", "timed repetitions (default: bench 3, bench arms 9)",
-     AT(repeats), AT(repeats_set), 1, 1000, NULL},
+     AT(tolerance), AT(tolerance_set), 0, 1e6, NULL, NULL},
+    {"repetitions", "-r", U32, "N",
+     "timed repetitions (default: bench speed 5, bench arms 9, bench kernels 3)", AT(repeats),
+     AT(repeats_set), 1, 1000, NULL, NULL},
     {"special", NULL, FLAG, NULL, "add BOS/EOS and parse special tokens", AT(special), 0, 0, 0,
+     NULL, NULL},
+    {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0, NULL, NULL},
+    {"echo", NULL, FLAG, NULL, "print the prompt before its continuation", AT(echo), 0, 0, 0, NULL,
      NULL},
-    {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0, NULL},
-    {"echo", NULL, FLAG, NULL, "print the prompt before its continuation", AT(echo), 0, 0, 0, NULL},
-    {"placement", NULL, FLAG, NULL, "print where each layer ran", AT(placement), 0, 0, 0, NULL},
-    {"keys", NULL, FLAG, NULL, "only the metadata keys", AT(keys), 0, 0, 0, NULL},
-    {"tensors", NULL, FLAG, NULL, "only the tensors", AT(tensors), 0, 0, 0, NULL},
+    {"placement", NULL, FLAG, NULL, "print where each layer ran", AT(placement), 0, 0, 0, NULL,
+     NULL},
+    {"keys", NULL, FLAG, NULL, "only the metadata keys", AT(keys), 0, 0, 0, NULL, NULL},
+    {"tensors", NULL, FLAG, NULL, "only the tensors", AT(tensors), 0, 0, 0, NULL, NULL},
     {"device", "-d", TEXT, "LIST",
      "units, the main one first: host, host:0-3, host:p, host:e, vulkan:N (default: auto)",
-     AT(devices), 0, 0, 0, NULL},
+     AT(devices), 0, 0, 0, NULL, NULL},
     {"split", NULL, REAL, "SHARE",
      "share of the last unit in products, 0 to 1 (default: calibrated; probe: searched)", AT(split),
-     0, 0, 1, NULL},
+     0, 0, 1, NULL, NULL},
     {"axis", NULL, CHOICE, "AXIS",
-     "what a split divides: channels or tokens (default: channels; probe: tokens)", AT(axis),
-     AT(axis_set), 0, 0, axes},
+     "what a split divides: auto, channels, tokens (default: auto; probe: tokens)", AT(axis),
+     AT(axis_set), 0, 0, axes, NULL},
     {"deps", NULL, CHOICE, "MODE", "how units wait: event, batch, eager, ready (default: event)",
-     AT(deps), 0, 0, 0, deps},
+     AT(deps), 0, 0, 0, deps, NULL},
     {"weights", NULL, CHOICE, "WHERE",
      "a GPU's weights: auto, resident, shared, streamed (default: auto)", AT(weights), 0, 0, 0,
-     weights},
+     weights, NULL},
     {"arm", NULL, CHOICE, "ARM", "way to run: auto, cpu, gpu, gpu-eager, split (default: auto)",
-     AT(arm), 0, 0, 0, arms},
+     AT(arm), 0, 0, 0, arms, NULL},
     {"no-gate", NULL, FLAG, NULL, "keep the arm that is predicted to be best; measure none",
-     AT(no_gate), 0, 0, 0, NULL},
+     AT(no_gate), 0, 0, 0, NULL, NULL},
     {"gate-log", NULL, TEXT, "FILE", "one JSON line for each decision of the gate", AT(gate_log), 0,
-     0, 0, NULL},
+     0, 0, NULL, NULL},
     {"explain", NULL, FLAG, NULL, "print the plans; without a prompt nothing is run", AT(explain),
-     0, 0, 0, NULL},
+     0, 0, 0, NULL, NULL},
     {"rows", NULL, U32, "N", "rows of the product (explain: of the prefill plan, default 512)",
-     AT(rows), 0, 1, 1 << 20, NULL},
-    {"k", NULL, U32, "N", "columns of its input (default 1600)", AT(k), 0, 1, 1 << 20, NULL},
-    {"n", NULL, U32, "N", "columns of its output (default 6400)", AT(n), 0, 1, 1 << 20, NULL},
+     AT(rows), 0, 1, 1 << 20, NULL, NULL},
+    {"k", NULL, U32, "N", "columns of its input (default 1600)", AT(k), 0, 1, 1 << 20, NULL, NULL},
+    {"n", NULL, U32, "N", "columns of its output (default 6400)", AT(n), 0, 1, 1 << 20, NULL, NULL},
     {"trials", NULL, U32, "N", "timed trials of each case (default 20)", AT(trials), 0, 1, 10000,
+     NULL, NULL},
+    {"warmup", NULL, U32, "N", "untimed trials before (default 5)", AT(warmup), 0, 1, 10000, NULL,
      NULL},
-    {"warmup", NULL, U32, "N", "untimed trials before (default 5)", AT(warmup), 0, 1, 10000, NULL},
     {"arms", NULL, TEXT, "LIST", "arms to compare (default: all that the machine has)", AT(arms), 0,
-     0, 0, NULL},
-    {"lengths", "-p", TEXT, "LIST", "prompt lengths in tokens (default 64,128,256,512)",
-     AT(lengths), 0, 0, 0, NULL},
-    {"svg", NULL, TEXT, "FILE", "write the curves as an SVG picture", AT(svg), 0, 0, 0, NULL},
+     0, 0, NULL, NULL},
+    {"lengths", "-p", TEXTS, "LIST", "prompt lengths in tokens (default 64,128,256,512)",
+     AT(n_prompt), 0, 0, 0, NULL, NULL},
+    {"svg", NULL, TEXT, "FILE", "write the curves as an SVG picture", AT(svg), 0, 0, 0, NULL, NULL},
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
 static bool takes(const cli_command *command, const option *o) {
     for (const char *const *name = command->options; *name != NULL; name++)
-        if (strcmp(*name, o->name) == 0)
+        if (strcmp(*name, o->id != NULL ? o->id : o->name) == 0)
             return true;
     return false;
 }
@@ -142,7 +191,7 @@ static const option *find(const cli_command *command, const char *word, const ch
         if (o->letter != NULL && strcmp(word, o->letter) == 0 && takes(command, o))
             return o;
         size_t n = strlen(o->name);
-        if (strncmp(word, "--", 2) != 0 || strncmp(word + 2, o->name, n) != 0)
+        if (strncmp(word, "--", 2) != 0 || strncmp(word + 2, o->name, n) != 0 || !takes(command, o))
             continue;
         if (word[2 + n] == '\0')
             return o;
@@ -179,14 +228,16 @@ static bool store(const cli_command *command, const option *o, const char *text,
     case TEXT:
         *(const char **)field = text;
         break;
-    case TEXTS:
-        if (args->n_stops == CLI_MAX_STOPS) {
+    case TEXTS: {
+        cli_texts *texts = (cli_texts *)field;
+        if (texts->n == CLI_MAX_TEXTS) {
             fprintf(stderr, "fusionml %s: --%s: at most %d\n", command->name, o->name,
-                    CLI_MAX_STOPS);
+                    CLI_MAX_TEXTS);
             return false;
         }
-        args->stops[args->n_stops++] = text;
+        texts->text[texts->n++] = text;
         break;
+    }
     case U32:
     case U64: {
         unsigned long long v = strtoull(text, &end, 10);
@@ -226,6 +277,22 @@ static bool store(const cli_command *command, const option *o, const char *text,
     return true;
 }
 
+/* Whether the command names the word as one that it does not take, and says why. */
+static bool refuse(const cli_command *command, const char *word) {
+    size_t bytes = strcspn(word, "=");
+    for (const cli_refusal *r = command->refused; r != NULL && r->words != NULL; r++)
+        for (const char *at = r->words; *at != '\0'; at += strspn(at, " ")) {
+            size_t n = strcspn(at, " ");
+            if (n == bytes && strncmp(at, word, n) == 0) {
+                fprintf(stderr, "fusionml %s: %.*s: not supported: %s\n", command->name, (int)n, at,
+                        r->reason);
+                return true;
+            }
+            at += n;
+        }
+    return false;
+}
+
 static void set_defaults(cli_args *args) {
     fm_sampler_options sampler = fm_sampler_options_default();
     *args = (cli_args){0};
@@ -237,7 +304,6 @@ static void set_defaults(cli_args *args) {
     args->repeat_last_n = sampler.repeat_last_n;
     args->repeats = 3;
     args->split = -1;
-    args->prompt_tokens = 512;
 }
 
 bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args, bool *help) {
@@ -266,7 +332,9 @@ bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args
         /* a short spelling of --ctx-size */
         if (o == NULL && (strcmp(word, "--ctx") == 0))
             o = find(command, "--ctx-size", &value);
-        if (o == NULL || !takes(command, o)) {
+        if (o == NULL && refuse(command, word))
+            return false;
+        if (o == NULL) {
             fprintf(stderr, "fusionml %s: no option %s; see --help\n", command->name, word);
             return false;
         }
@@ -287,16 +355,89 @@ bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args
     return true;
 }
 
+/* ---- lists of numbers ---- */
+
+static bool bad_list(const char *name, const char *text, uint32_t least, uint32_t most) {
+    cli_fail_text(
+        "%s: \"%s\" is not a list of at most %d whole numbers from %u to %u, or of ranges "
+        "1-4, 0-8+2, 16-256*2",
+        name, text, CLI_MAX_NUMBERS, least, most);
+    return false;
+}
+
+/* One number at *at, which moves on. */
+static bool read_number(const char **at, uint32_t least, uint32_t most, uint32_t *out) {
+    char *end;
+    if (**at < '0' || **at > '9')
+        return false;
+    errno = 0;
+    unsigned long long v = strtoull(*at, &end, 10);
+    *at = end;
+    *out = (uint32_t)v;
+    return errno == 0 && v >= least && v <= most;
+}
+
+/* "5", "1-4", "0-8+2" or "16-256*2" at *at, which moves on. */
+static bool read_range(const char **at, uint32_t least, uint32_t most,
+                       uint32_t out[CLI_MAX_NUMBERS], uint32_t *n) {
+    uint32_t first, last, step = 1;
+    bool times = false;
+    if (!read_number(at, least, most, &first))
+        return false;
+    last = first;
+    if (**at == '-') {
+        ++*at;
+        if (!read_number(at, first, most, &last))
+            return false;
+        times = **at == '*';
+        if (**at == '*' || **at == '+') {
+            ++*at;
+            if (!read_number(at, times ? 2 : 1, most, &step))
+                return false;
+        }
+    }
+    for (uint64_t v = first; v <= last; v = times ? v * step : v + step) {
+        if (*n == CLI_MAX_NUMBERS || (times && v == 0))
+            return false;
+        out[(*n)++] = (uint32_t)v;
+    }
+    return true;
+}
+
+bool cli_numbers(const char *name, const cli_texts *texts, uint32_t least, uint32_t most,
+                 uint32_t out[CLI_MAX_NUMBERS], uint32_t *n) {
+    for (uint32_t i = 0; i < texts->n; i++) {
+        const char *at = texts->text[i];
+        bool good = read_range(&at, least, most, out, n);
+        while (good && *at == ',') {
+            at++;
+            good = read_range(&at, least, most, out, n);
+        }
+        if (!good || *at != '\0')
+            return bad_list(name, texts->text[i], least, most);
+    }
+    return true;
+}
+
+/* Whether an option before o in the table has its letter in this command. */
+static bool letter_taken(const cli_command *command, const option *o) {
+    for (const option *other = options; other < o; other++)
+        if (other->letter != NULL && strcmp(other->letter, o->letter) == 0 && takes(command, other))
+            return true;
+    return false;
+}
+
 void cli_help(const cli_command *command) {
     printf("usage: fusionml %s %s\n\n%s.\n\n", command->name, command->usage, command->summary);
     for (const char *const *name = command->options; *name != NULL; name++) {
         for (size_t i = 0; i < N_OPTIONS; i++) {
             const option *o = &options[i];
-            if (strcmp(o->name, *name) != 0)
+            if (strcmp(o->id != NULL ? o->id : o->name, *name) != 0)
                 continue;
             char left[48];
-            snprintf(left, sizeof left, "%s%s--%s%s%s", o->letter != NULL ? o->letter : "    ",
-                     o->letter != NULL ? ", " : "", o->name, o->argument != NULL ? " " : "",
+            bool letter = o->letter != NULL && !letter_taken(command, o);
+            snprintf(left, sizeof left, "%s%s--%s%s%s", letter ? o->letter : "    ",
+                     letter ? ", " : "", o->name, o->argument != NULL ? " " : "",
                      o->argument != NULL ? o->argument : "");
             printf("  %-28s %s\n", left, o->help);
         }

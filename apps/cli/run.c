@@ -79,9 +79,10 @@ static fm_status open_engine(answer *a, fm_class numeric_class, fm_error *error)
 static fm_status open_all(answer *a, fm_class numeric_class, fm_error *error) {
     const cli_args *args = a->args;
     fm_sampler_options sampling = fm_sampler_options_default();
-    size_t stop_bytes[CLI_MAX_STOPS];
-    for (uint32_t i = 0; i < args->n_stops; i++)
-        stop_bytes[i] = strlen(args->stops[i]);
+    const cli_texts *stops = &args->stops;
+    size_t stop_bytes[CLI_MAX_TEXTS];
+    for (uint32_t i = 0; i < stops->n; i++)
+        stop_bytes[i] = strlen(stops->text[i]);
     a->seed = args->seed_set ? args->seed
                              : ((uint64_t)time(NULL) ^ ((uint64_t)getpid() << 32)) & INT64_MAX;
     sampling.temperature = (float)args->temperature;
@@ -102,7 +103,7 @@ static fm_status open_all(answer *a, fm_class numeric_class, fm_error *error) {
                             "the file carries no vocabulary, so text cannot be read", ""};
         return error->status;
     }
-    status = fm_stream_create(&a->stream, tokenizer, args->stops, stop_bytes, args->n_stops, error);
+    status = fm_stream_create(&a->stream, tokenizer, stops->text, stop_bytes, stops->n, error);
     if (status == FM_OK)
         status = fm_session_create(&a->session, a->engine, NULL, error);
     if (status == FM_OK)

@@ -52,8 +52,12 @@ typedef enum fm_class { FM_CLASS_AUTO = 0, FM_CLASS_EXACT = 1, FM_CLASS_FAST = 2
    non-zero to cancel (the load then fails with FM_ERROR_CANCELLED). */
 typedef int fm_progress_callback(void *user, const char *phase, uint64_t done, uint64_t total);
 
-/* How products are divided, docs/guide/coexecution.md. */
-typedef enum fm_axis { FM_AXIS_CHANNELS = 0, FM_AXIS_TOKENS = 1 } fm_axis;
+/* How work is divided between units, docs/guide/coexecution.md. */
+typedef enum fm_axis {
+    FM_AXIS_CHANNELS = 0, /* products, by output columns */
+    FM_AXIS_TOKENS = 1,   /* products, and in shared memory all that the layers do, by rows */
+    FM_AXIS_AUTO = 2,     /* host teams, and many rows: by tokens; else by channels */
+} fm_axis;
 typedef enum fm_deps {
     FM_DEPS_EVENT = 0, /* units wait for each other's results by themselves */
     FM_DEPS_BATCH = 1, /* for each other's whole submissions: for comparison only */
@@ -66,7 +70,7 @@ typedef enum fm_weights {
                                 streamed */
     FM_WEIGHTS_RESIDENT = 1, /* its own copy: an error if it does not fit */
     FM_WEIGHTS_SHARED = 2,   /* read from host memory where they are packed */
-    FM_WEIGHTS_STREAMED = 3, /* copied from host memory whenever many rows use them */
+    FM_WEIGHTS_STREAMED = 3, /* copied from host memory ahead of each use, through a ring */
 } fm_weights;
 /* The ways to run a tape among which the gate chooses. */
 typedef enum fm_arm {
@@ -96,7 +100,7 @@ typedef struct fm_engine_options {
     /* Share of the last unit in products, 0 to 1; below 0 (the default): as calibrated. With a
        share of one's own the arm is SPLIT unless `arm` says otherwise. */
     double split;
-    fm_axis axis;
+    fm_axis axis; /* the default: AUTO */
     fm_deps deps;
     fm_weights weights;
     fm_arm arm;

@@ -29,27 +29,39 @@ const char *const *fm_lab_synth_shapes(void);
 
 /* One measured point, as it is measured. */
 typedef struct fm_lab_point {
-    const char *shape; /* "ffn_gate+up 4864x896 q4_k", or "whole tape" */
+    const char *shape; /* "whole tape" */
     uint32_t rows;
     double share, ms, ms_share_0;
     uint32_t done, total; /* steps, for a progress bar */
 } fm_lab_point;
 typedef int fm_lab_point_callback(void *user, const fm_lab_point *point); /* non-zero: stop */
 
+enum { FM_LAB_POINTS = 64, FM_LAB_PRODUCTS = 16 };
+
 typedef struct fm_lab_calibration {
     uint32_t n_curve;
-    struct fm_lab_curve {
-        char shape[96];
+    struct fm_lab_curve { /* of a tape for up to `rows` rows */
+        char shape[96];   /* "whole tape" */
         uint32_t rows, n_point;
-        double share[32], ms[32];
-        double best, gain; /* share, and time at share 0 over time at best */
-    } * curves;            /* (n_curve) malloc'ed; fm_lab_calibration_free() */
-    char path[512];        /* where it was saved */
-    char key[768];         /* what it is valid for, as saved with it */
+        double share[FM_LAB_POINTS], ms[FM_LAB_POINTS]; /* one share for all products */
+        double best;                                    /* of these */
+        double gain;      /* time at share 0 over time with `products` */
+        double best_ms;   /* with them */
+        double arm_ms[5]; /* by fm_arm; 0: there is none, or split: nothing is divided */
+        double spent_ms;  /* in all its runs */
+        uint32_t measured, n_product;
+        struct fm_lab_product {
+            char shape[96]; /* "ffn_gate+up 4864x896 q4_k" */
+            double share;
+        } products[FM_LAB_PRODUCTS];
+    } * curves;     /* (n_curve) malloc'ed; fm_lab_calibration_free() */
+    char path[512]; /* where it was saved */
+    char key[768];  /* what it is valid for, as saved with it */
 } fm_lab_calibration;
 
-/* Measures, with both units at work, the share of the last unit for every shape of product of the
-   engine and every row bucket; uses it from now on and saves it. The engine needs two units. */
+/* Finds, from runs of whole tapes with both units at work, the share of the last unit for every
+   shape of product of the engine and every row bucket; uses it from now on and saves it. Takes up
+   to about 25 s where a run takes up to half a second. The engine needs two units. */
 fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, void *user,
                            fm_lab_calibration *out, fm_error *error);
 void fm_lab_calibration_free(fm_lab_calibration *calibration);
@@ -73,6 +85,8 @@ typedef struct fm_lab_times {
 
 /* Errors: STATE (the last run failed, or there was none). */
 fm_status fm_lab_last_times(fm_engine *engine, fm_lab_times *out, fm_error *error);
+/* From now on the SPLIT arm's units wait for each other so. */
+fm_status fm_lab_set_deps(fm_engine *engine, fm_deps deps, fm_error *error);
 
 /* ---- the mechanism probe: engine/probe.c, docs/guide/probe.md ---- */
 
@@ -98,6 +112,67 @@ typedef int fm_lab_probe_callback(void *user, const char *phase, uint32_t done, 
    machine of one unit), MEMORY, UNSUPPORTED, DEVICE, CANCELLED. */
 fm_status fm_lab_probe(fm_machine *machine, const fm_lab_probe_options *options,
                        fm_lab_probe_callback *callback, void *user, char **json, fm_error *error);
+
+/* ---- kernels alone: engine/bench_kernels.c, docs/guide/bench.md ---- */
+
+/* Lists are separated by commas; NULL: what stands in brackets. */
+typedef struct fm_lab_kernels_options {
+    const char *ops; /* linear, attention, rmsnorm, rope, quantise, glu, add, kv_store, and roof for
+                        the roofs alone [all of them] */
+    const char *types;  /* of linear's weights [all that the rung has] */
+    const char *shapes; /* 0.5b, 1b, 7b, or NxK: n rows of k weights [0.5b,1b,7b] */
+    const char *tokens; /* rows of the activations [1,512] */
+    const char *rungs;  /* [all but ref] */
+    int64_t depth;      /* keys before attention's first row; below 0: 1024 for fewer than 64 rows,
+                           else 0 */
+    uint64_t weight_bytes; /* as in fm_lab_roofs; 0: more than the last cache holds */
+    uint32_t threads;      /* 0: one a core */
+    uint32_t repeats;      /* samples are twice as many, for the rungs go A B B A; 0: 3 */
+    uint64_t seed;
+} fm_lab_kernels_options;
+
+fm_lab_kernels_options fm_lab_kernels_options_default(void);
+
+/* What the machine reaches at most, measured in the same call; 0: it has no such instructions. */
+typedef struct fm_lab_roofs {
+    uint32_t threads;
+    double vnni, fma, bf16; /* 10^9 operations a second; a multiply-add is two */
+    double read;            /* GB/s from memory, the best of 1 to 16 streams a thread */
+    uint64_t cache_bytes;   /* last cache, as the system tells */
+    uint64_t weight_bytes;  /* what few tokens read before they meet the same weights again */
+    char cpu[128], features[128];
+} fm_lab_roofs;
+
+/* One op at one shape on one rung. */
+typedef struct fm_lab_kernel {
+    const char *op, *type;        /* type "": the op has none */
+    const char *numeric_class;    /* "exact", "fast" */
+    const char *rung, *kernel;    /* kernel: its function, where the table has a name for it */
+    const char *skipped;          /* not NULL: why nothing was measured; nothing below is set */
+    uint32_t n, k, tokens, depth; /* 0: does not apply */
+    uint32_t copies;              /* of the weights or the cache, used in turn */
+    uint32_t samples;             /* each of `iterations` runs of the op */
+    uint32_t iterations;
+    double ms, ms_low, ms_high; /* of one run: median, least and most of the samples */
+    double gop_s, gb_s;         /* GB/s: of weights, cache, or rows in and out; 0: does not apply */
+    const char *roof;           /* the one that bounds it: "vnni", "fma", "bf16", "read", "" */
+    double of_roof;             /* part of it that was reached; rows that lie in caches pass 1 */
+    /* Part of the output that was compared with ref: rows of rows, tokens of tokens. */
+    uint32_t rows, of_rows, tokens_checked;
+    int good;     /* equal bits; of the fast class, within its bound */
+    double error; /* fast class: the largest error as a part of the bound */
+    int same;     /* the whole output has the bits of the first rung's (exact class) */
+} fm_lab_kernel;
+
+/* Called once with the roofs (kernel NULL), then with each kernel. Non-zero: stop (CANCELLED). */
+typedef int fm_lab_kernels_callback(void *user, const fm_lab_roofs *roofs,
+                                    const fm_lab_kernel *kernel);
+
+/* options may be NULL. Errors: ARGUMENT (names the option and the word), UNSUPPORTED (a rung that
+   this processor lacks), MEMORY, CANCELLED. A kernel whose results differ is no error: see `good`.
+ */
+fm_status fm_lab_kernels(const fm_lab_kernels_options *options, fm_lab_kernels_callback *callback,
+                         void *user, fm_error *error);
 
 /* ---- stamp.c ---- */
 

@@ -21,8 +21,8 @@ typedef struct fm_machine_options {
     /* Threads of the (first) host team; 0: one for each physical core that the process may use, or
        one for each processor that its item lists. */
     uint32_t threads;
-    /* Kernel rung of the host device: "ref", "avx2", "avx512", "neon"; NULL: the fastest that this
-       CPU has. A rung that the CPU lacks is refused with FM_ERROR_UNSUPPORTED. */
+    /* Kernel rung of the host device: "ref", "avx2", "avx512", "amx", "neon"; NULL: the fastest
+       that this CPU has. A rung that the CPU lacks is refused with FM_ERROR_UNSUPPORTED. */
     const char *cpu_rung;
     /* Bytes that engines on this machine may hold (weights, caches, scratch); 0: 90 % of the memory
        that is available when the machine is created. */

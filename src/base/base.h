@@ -170,6 +170,8 @@ double fm__pow(double x, double y); /* x > 0 */
 /* ---- clock.c, system.c ---- */
 
 uint64_t fm__now_ns(void); /* monotonic */
+/* For loops that look again and again: a moment in which a core's other thread has it. */
+void fm__cpu_pause(void);
 uint64_t fm__memory_total(void);
 uint64_t fm__memory_available(void);
 uint64_t fm__memory_resident(void); /* of this process */
@@ -265,7 +267,7 @@ enum {
     FM__CPU_AVX512_VNNI = 1u << 2,
     FM__CPU_AVX512_BF16 = 1u << 3,
     FM__CPU_AVX_VNNI = 1u << 4,
-    FM__CPU_AMX_INT8 = 1u << 5, /* and the OS granted the tile state */
+    FM__CPU_AMX_INT8 = 1u << 5, /* with GFNI; and the OS granted the tile state */
     FM__CPU_AMX_BF16 = 1u << 6,
     FM__CPU_NEON = 1u << 7,
     FM__CPU_DOTPROD = 1u << 8,

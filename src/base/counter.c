@@ -24,7 +24,7 @@
 
 /* A hand-over costs some 2 us by spinning and some 30 us through the kernel; longer waits than this
    are worth the sleep. */
-#define SPIN_NS 10000
+#define SPIN_NS 30000
 /* ... unless work is known to be under way that ends it: then the processor is offered to others
    between looks, and the sleep comes later. */
 #define SOON_NS 500000
@@ -61,7 +61,7 @@ static void unpark_all(fm__counter *counter) {
 
 #endif
 
-static void pause_briefly(void) {
+void fm__cpu_pause(void) {
 #if defined(FM__ARCH_X86_64)
     __builtin_ia32_pause();
 #elif defined(FM__ARCH_AARCH64)
@@ -99,7 +99,7 @@ static bool spin(fm__counter *counter, uint64_t at_least, uint64_t limit_ns) {
     for (uint32_t i = 0;; i++) {
         if (fm__counter_read(counter) >= at_least)
             return true;
-        pause_briefly();
+        fm__cpu_pause();
         if (i % 32 == 31) {
             uint64_t now = fm__now_ns();
             if (began == 0)

@@ -70,7 +70,8 @@ static uint32_t detect(void) {
         if (a71 >> 5 & 1)
             found |= FM__CPU_AVX512_BF16;
     }
-    if ((state & tiles) == tiles && (d7 >> 24 & 1) && tiles_granted()) {
+    /* with GFNI, which the tile kernels use too: every processor that has tiles has it */
+    if ((state & tiles) == tiles && (d7 >> 24 & 1) && (c7 >> 8 & 1) && tiles_granted()) {
         if (d7 >> 25 & 1)
             found |= FM__CPU_AMX_INT8;
         if (d7 >> 22 & 1)

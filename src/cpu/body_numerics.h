@@ -13,58 +13,84 @@ FM__INLINE fm__vi fm__vi_magnitude(fm__vf x) {
     return fm__vi_and(fm__vi_bits(x), fm__vi_set(0x7FFFFFFFu));
 }
 
-FM__INLINE fm__vf fm__vf_rcp(fm__vf x) {
-    fm__vf y = fm__vf_bits(fm__vi_sub(fm__vi_set(0x7EF311C7u), fm__vi_bits(x)));
+/* Functions of x[0..n-1] in place, n vectors step by step: their chains of operations fill each
+   other's waiting times. n is a constant, FM__VF_CHAINS at most. */
+enum { FM__VF_CHAINS = FM__SIMD_SUMS >= 16 ? 8 : FM__SIMD_SUMS >= 6 ? 2 : 1 };
+#define FM__EACH(n) FM__UNROLL for (int e = 0; e < (n); e++)
+
+FM__INLINE void fm__vf_rcp(const int n, fm__vf *x) {
+    fm__vf y[FM__VF_CHAINS], t[FM__VF_CHAINS];
+    FM__EACH(n) y[e] = fm__vf_bits(fm__vi_sub(fm__vi_set(0x7EF311C7u), fm__vi_bits(x[e])));
     FM__UNROLL for (int i = 0; i < 3; i++) {
-        const fm__vf t = fm__vf_sub(fm__vf_set(2.0f), fm__vf_mul(x, y));
-        y = fm__vf_mul(y, t);
+        FM__EACH(n) t[e] = fm__vf_mul(x[e], y[e]);
+        FM__EACH(n) t[e] = fm__vf_sub(fm__vf_set(2.0f), t[e]);
+        FM__EACH(n) y[e] = fm__vf_mul(y[e], t[e]);
     }
-    return y;
+    FM__EACH(n) x[e] = y[e];
 }
 
-FM__INLINE fm__vf fm__vf_exp(fm__vf x) {
+/* p = p * r + c */
+FM__INLINE void fm__vf_horner(const int n, fm__vf *p, const fm__vf *r, float c) {
+    FM__EACH(n) p[e] = fm__vf_mul(p[e], r[e]);
+    FM__EACH(n) p[e] = fm__vf_add(p[e], fm__vf_set(c));
+}
+
+FM__INLINE void fm__vf_exp(const int n, fm__vf *x) {
     const fm__vf magic = fm__vf_set(FM__ROUND_MAGIC);
-    fm__vf n = fm__vf_add(fm__vf_mul(x, fm__vf_set(FM__LOG2E)), magic);
-    const fm__vf power =
-        fm__vf_bits(fm__vi_add(fm__vi_left(fm__vi_bits(n), 23), fm__vi_set(0x3F800000u)));
-    n = fm__vf_sub(n, magic);
-    fm__vf r = fm__vf_sub(x, fm__vf_mul(n, fm__vf_set(FM__LN2_HI)));
-    r = fm__vf_sub(r, fm__vf_mul(n, fm__vf_set(FM__LN2_LO)));
-    fm__vf p = fm__vf_set(FM__EXP_C0);
-    p = fm__vf_add(fm__vf_mul(p, r), fm__vf_set(FM__EXP_C1));
-    p = fm__vf_add(fm__vf_mul(p, r), fm__vf_set(FM__EXP_C2));
-    p = fm__vf_add(fm__vf_mul(p, r), fm__vf_set(FM__EXP_C3));
-    p = fm__vf_add(fm__vf_mul(p, r), fm__vf_set(FM__EXP_C4));
-    p = fm__vf_add(fm__vf_mul(p, r), fm__vf_set(FM__EXP_C5));
-    p = fm__vf_mul(p, fm__vf_mul(r, r));
-    p = fm__vf_add(p, r);
-    p = fm__vf_add(p, fm__vf_set(1.0f));
-    return fm__vf_mul(p, power);
+    fm__vf whole[FM__VF_CHAINS], power[FM__VF_CHAINS], r[FM__VF_CHAINS], p[FM__VF_CHAINS];
+    FM__EACH(n) whole[e] = fm__vf_mul(x[e], fm__vf_set(FM__LOG2E));
+    FM__EACH(n) whole[e] = fm__vf_add(whole[e], magic);
+    FM__EACH(n)
+    power[e] =
+        fm__vf_bits(fm__vi_add(fm__vi_left(fm__vi_bits(whole[e]), 23), fm__vi_set(0x3F800000u)));
+    FM__EACH(n) whole[e] = fm__vf_sub(whole[e], magic);
+    FM__EACH(n) r[e] = fm__vf_sub(x[e], fm__vf_mul(whole[e], fm__vf_set(FM__LN2_HI)));
+    FM__EACH(n) r[e] = fm__vf_sub(r[e], fm__vf_mul(whole[e], fm__vf_set(FM__LN2_LO)));
+    FM__EACH(n) p[e] = fm__vf_set(FM__EXP_C0);
+    fm__vf_horner(n, p, r, FM__EXP_C1);
+    fm__vf_horner(n, p, r, FM__EXP_C2);
+    fm__vf_horner(n, p, r, FM__EXP_C3);
+    fm__vf_horner(n, p, r, FM__EXP_C4);
+    fm__vf_horner(n, p, r, FM__EXP_C5);
+    FM__EACH(n) p[e] = fm__vf_mul(p[e], fm__vf_mul(r[e], r[e]));
+    FM__EACH(n) p[e] = fm__vf_add(p[e], r[e]);
+    FM__EACH(n) p[e] = fm__vf_add(p[e], fm__vf_set(1.0f));
+    FM__EACH(n) x[e] = fm__vf_mul(p[e], power[e]);
 }
 
-FM__INLINE fm__vf fm__vf_exp_softmax(fm__vf x) {
-    return fm__vf_select(fm__vf_less(x, fm__vf_set(-24.0f)), fm__vf_zero(), fm__vf_exp(x));
+FM__INLINE void fm__vf_exp_softmax(const int n, fm__vf *x) {
+    fm__vm small[FM__VF_CHAINS];
+    FM__EACH(n) small[e] = fm__vf_less(x[e], fm__vf_set(-24.0f));
+    fm__vf_exp(n, x);
+    FM__EACH(n) x[e] = fm__vf_select(small[e], fm__vf_zero(), x[e]);
 }
 
-FM__INLINE fm__vf fm__vf_sigmoid(fm__vf x) {
+FM__INLINE void fm__vf_sigmoid(const int n, fm__vf *x) {
     const fm__vf low = fm__vf_set(-87.0f), high = fm__vf_set(87.0f);
-    fm__vf c = fm__vf_select(fm__vf_less(x, low), low, x);
-    c = fm__vf_select(fm__vf_less(high, c), high, c);
-    /* -c, by its sign bit: adding 2^31 flips it */
-    c = fm__vf_bits(fm__vi_add(fm__vi_bits(c), fm__vi_set(0x80000000u)));
-    return fm__vf_rcp(fm__vf_add(fm__vf_set(1.0f), fm__vf_exp(c)));
+    FM__EACH(n) x[e] = fm__vf_select(fm__vf_less(x[e], low), low, x[e]);
+    FM__EACH(n) x[e] = fm__vf_select(fm__vf_less(high, x[e]), high, x[e]);
+    /* -x, by its sign bit: adding 2^31 flips it */
+    FM__EACH(n) x[e] = fm__vf_bits(fm__vi_add(fm__vi_bits(x[e]), fm__vi_set(0x80000000u)));
+    fm__vf_exp(n, x);
+    FM__EACH(n) x[e] = fm__vf_add(fm__vf_set(1.0f), x[e]);
+    fm__vf_rcp(n, x);
 }
 
-FM__INLINE fm__vf fm__vf_silu(fm__vf x) {
-    return fm__vf_mul(x, fm__vf_sigmoid(x));
+FM__INLINE void fm__vf_silu(const int n, fm__vf *x) {
+    fm__vf t[FM__VF_CHAINS];
+    FM__EACH(n) t[e] = x[e];
+    fm__vf_sigmoid(n, t);
+    FM__EACH(n) x[e] = fm__vf_mul(x[e], t[e]);
 }
 
-FM__INLINE fm__vf fm__vf_gelu(fm__vf x) {
-    fm__vf t = fm__vf_mul(fm__vf_mul(x, x), x);
-    t = fm__vf_mul(t, fm__vf_set(0.044715f));
-    t = fm__vf_add(x, t);
-    t = fm__vf_mul(t, fm__vf_set(1.5957691216f));
-    return fm__vf_mul(x, fm__vf_sigmoid(t));
+FM__INLINE void fm__vf_gelu(const int n, fm__vf *x) {
+    fm__vf t[FM__VF_CHAINS];
+    FM__EACH(n) t[e] = fm__vf_mul(fm__vf_mul(x[e], x[e]), x[e]);
+    FM__EACH(n) t[e] = fm__vf_mul(t[e], fm__vf_set(0.044715f));
+    FM__EACH(n) t[e] = fm__vf_add(x[e], t[e]);
+    FM__EACH(n) t[e] = fm__vf_mul(t[e], fm__vf_set(1.5957691216f));
+    fm__vf_sigmoid(n, t);
+    FM__EACH(n) x[e] = fm__vf_mul(x[e], t[e]);
 }
 
 /* +0 where the magnitude is below 2^-64. */
@@ -81,6 +107,17 @@ FM__INLINE fm__vf fm__vf_round_bits(fm__vf x, const int drop) {
     u = fm__vi_and(u, fm__vi_set(~((1u << drop) - 1u)));
     u = fm__vi_select(fm__vi_greater(magnitude, fm__vi_set(0x7F7FFFFFu)), fm__vi_bits(x), u);
     return fm__vf_bits(fm__vi_keep(fm__vi_greater(magnitude, fm__vi_set(FM__TINY_BITS - 1)), u));
+}
+
+/* fm__vf_round_bits(x, 11) of +0, of 2^-64 <= x < 2^100 and of NaN: adding 2^11 times x's power of
+   two leaves 13 bits of x, and rounds them to nearest even. */
+FM__INLINE void fm__vf_round_13(const int n, fm__vf *x) {
+    fm__vf large[FM__VF_CHAINS];
+    FM__EACH(n)
+    large[e] = fm__vf_bits(
+        fm__vi_add(fm__vi_and(fm__vi_bits(x[e]), fm__vi_set(0x7F800000u)), fm__vi_set(11u << 23)));
+    FM__EACH(n) x[e] = fm__vf_add(x[e], large[e]);
+    FM__EACH(n) x[e] = fm__vf_sub(x[e], large[e]);
 }
 
 /* The bits of fm__kv_f16, upper halves clear. */

@@ -10,19 +10,56 @@
 #include "cpu/body_numerics.h"
 #include "cpu/cpu.h"
 
-/* The largest magnitude of 32 values, as bits. */
-static inline uint32_t fm__body_largest32(const float *x) {
-    return (uint32_t)fm__vi_largest(
-        fm__vi_max(fm__vi_magnitude(fm__vf_load(x)), fm__vi_magnitude(fm__vf_load(x + 16))));
+/* Chunks of 32 values are taken sixteen at a time, so that one tree of shuffles reduces all of
+   them. count: 16 or fewer; a lane beyond it gets 0. */
+
+/* Lane c: the largest magnitude of chunk c, as bits. */
+FM__INLINE fm__vi fm__body_largest(const float *x, size_t count) {
+    fm__vi most[16];
+    FM__UNROLL for (int c = 0; c < 16; c++) most[c] =
+        (size_t)c < count ? fm__vi_max(fm__vi_magnitude(fm__vf_load(x + 32 * c)),
+                                       fm__vi_magnitude(fm__vf_load(x + 32 * c + 16)))
+                          : fm__vi_zero();
+    return fm__vi_largest_each(most);
 }
 
-/* 16 values that have been scaled: rounded to nearest even, clamped, stored; returns their sum. */
-static inline int fm__body_store16(fm__vf v, int8_t *q) {
-    fm__vi i = fm__vi_round(v);
-    i = fm__vi_min(i, fm__vi_set(127));
-    i = fm__vi_max(i, fm__vi_set((uint32_t)-127));
+/* 16 values times factor, rounded to nearest even and stored. They need no clamp: factor is 127
+   over a value at least as large as all of these, 2 units in the last place off at most, so that
+   nothing rounds to more than 127. */
+FM__INLINE fm__vi fm__body_store16(const float *x, fm__vf factor, int8_t *q) {
+    const fm__vi i = fm__vi_round(fm__vf_mul(fm__vf_load(x), factor));
     fm__vi_store_int8(q, i);
-    return fm__vi_total(i);
+    return i;
+}
+
+/* Values of any sign, within int16. */
+FM__INLINE void fm__body_store_sums(fm__vi sums, int16_t *out, size_t count) {
+    fm__vi_store_uint16_first((uint16_t *)out, count, fm__vi_and(sums, fm__vi_set(0xFFFF)));
+}
+
+FM__INLINE bool fm__body_q8_32_chunks(const float *x, size_t count, int8_t *q, float *d,
+                                      int16_t *sum) {
+    const fm__vi most = fm__body_largest(x, count);
+    if ((uint32_t)fm__vi_largest(most) >= FM__HUGE_BITS)
+        return false;
+    const fm__vm some = fm__vi_greater(most, fm__vi_set(FM__TINY_BITS - 1));
+    const fm__vf a = fm__vf_bits(most);
+    fm__vf inverse = a;
+    fm__vf_rcp(1, &inverse);
+    float factor[16];
+    fm__vf_store(factor, fm__vf_keep(some, fm__vf_mul(fm__vf_set(127.0f), inverse)));
+    fm__vf_store_first(d, count, fm__vf_keep(some, fm__vf_mul(a, fm__vf_set(FM__INV127))));
+    fm__vi part[16];
+    FM__UNROLL for (int c = 0; c < 16; c++) {
+        part[c] = fm__vi_zero();
+        if ((size_t)c < count) {
+            const fm__vf f = fm__vf_set(factor[c]);
+            part[c] = fm__body_store16(x + 32 * c, f, q + 32 * c);
+            part[c] = fm__vi_add(part[c], fm__body_store16(x + 32 * c + 16, f, q + 32 * c + 16));
+        }
+    }
+    fm__body_store_sums(fm__vi_total_each(part), sum, count);
+    return true;
 }
 
 FM__INLINE bool fm__body_quantise_q8_32(const float *x, size_t k, const fm__act_layout *layout,
@@ -30,35 +67,40 @@ FM__INLINE bool fm__body_quantise_q8_32(const float *x, size_t k, const fm__act_
     int8_t *const q = (int8_t *)row + layout->values;
     float *const d = (float *)(void *)(row + layout->d);
     int16_t *const sum = (int16_t *)(void *)(row + layout->sum);
-    const size_t blocks = k / 32;
-    for (size_t b0 = 0; b0 < blocks; b0 += 16) { /* sixteen reciprocals at once */
-        const size_t count = blocks - b0 < 16 ? blocks - b0 : 16;
-        uint32_t most[16] = {0};
-        for (size_t b = 0; b < count; b++) {
-            most[b] = fm__body_largest32(x + (b0 + b) * 32);
-            if (most[b] >= FM__HUGE_BITS)
-                return false;
-        }
-        const fm__vi bits = fm__vi_load(most);
-        const fm__vm some = fm__vi_greater(bits, fm__vi_set(FM__TINY_BITS - 1));
-        const fm__vf a = fm__vf_bits(bits);
-        float inv[16];
-        fm__vf_store(inv, fm__vf_keep(some, fm__vf_mul(fm__vf_set(127.0f), fm__vf_rcp(a))));
-        fm__vf_store_first(d + b0, count, fm__vf_keep(some, fm__vf_mul(a, fm__vf_set(FM__INV127))));
-        for (size_t b = 0; b < count; b++) {
-            const size_t at = (b0 + b) * 32;
-            const fm__vf f = fm__vf_set(inv[b]);
-            const int low = fm__body_store16(fm__vf_mul(fm__vf_load(x + at), f), q + at);
-            const int high = fm__body_store16(fm__vf_mul(fm__vf_load(x + at + 16), f), q + at + 16);
-            sum[b0 + b] = (int16_t)(low + high);
-        }
-    }
-    return true;
+    size_t b = 0;
+    for (; b + 16 <= k / 32; b += 16)
+        if (!fm__body_q8_32_chunks(x + b * 32, 16, q + b * 32, d + b, sum + b))
+            return false;
+    return b == k / 32 || fm__body_q8_32_chunks(x + b * 32, k / 32 - b, q + b * 32, d + b, sum + b);
 }
 
 /* The largest e of 0..3 for which chunk * 2^e <= whole. */
 static inline int fm__body_exponent(float chunk, float whole) {
     return (chunk * 2.0f <= whole) + (chunk * 4.0f <= whole) + (chunk * 8.0f <= whole);
+}
+
+/* 256 values whose chunks' largest magnitudes are most[0..7]. */
+FM__INLINE bool fm__body_q8_256_block(const float *x, const uint32_t *most, int8_t *q, float *d,
+                                      int16_t *sum, uint8_t *shift) {
+    uint32_t whole = 0;
+    for (size_t c = 0; c < 8; c++)
+        whole = most[c] > whole ? most[c] : whole;
+    if (whole >= FM__HUGE_BITS)
+        return false;
+    const bool zero = whole < FM__TINY_BITS;
+    const float a = fm__bits_f32(whole), inv = zero ? 0.0f : 127.0f * fm__rcp(a);
+    *d = zero ? 0.0f : a * FM__INV127 * 0.125f;
+    fm__vi part[16];
+    FM__UNROLL for (int c = 0; c < 8; c++) {
+        const int e = zero ? 3 : fm__body_exponent(fm__bits_f32(most[c]), a);
+        /* x * (inv * 2^e) rounds as (x * inv) * 2^e does */
+        const fm__vf f = fm__vf_set(inv * (float)(1 << e));
+        shift[c] = (uint8_t)(3 - e);
+        part[2 * c] = fm__body_store16(x + 32 * c, f, q + 32 * c);
+        part[2 * c + 1] = fm__body_store16(x + 32 * c + 16, f, q + 32 * c + 16);
+    }
+    fm__body_store_sums(fm__vi_total_each(part), sum, 16);
+    return true;
 }
 
 FM__INLINE bool fm__body_quantise_q8_256(const float *x, size_t k, const fm__act_layout *layout,
@@ -67,25 +109,14 @@ FM__INLINE bool fm__body_quantise_q8_256(const float *x, size_t k, const fm__act
     float *const d = (float *)(void *)(row + layout->d);
     int16_t *const sum = (int16_t *)(void *)(row + layout->sum);
     uint8_t *const shift = row + layout->shift;
+    uint32_t most[16];
     for (size_t b = 0; b < k / 256; b++) {
-        uint32_t most[8], whole = 0;
-        for (size_t c = 0; c < 8; c++) {
-            most[c] = fm__body_largest32(x + b * 256 + c * 32);
-            whole = most[c] > whole ? most[c] : whole;
-        }
-        if (whole >= FM__HUGE_BITS)
+        if (b % 2 == 0)
+            fm__vi_store(most, b + 2 <= k / 256 ? fm__body_largest(x + b * 256, 16)
+                                                : fm__body_largest(x + b * 256, 8));
+        if (!fm__body_q8_256_block(x + b * 256, most + b % 2 * 8, q + b * 256, d + b, sum + b * 16,
+                                   shift + b * 8))
             return false;
-        const bool zero = whole < FM__TINY_BITS;
-        const float a = fm__bits_f32(whole), inv = zero ? 0.0f : 127.0f * fm__rcp(a);
-        d[b] = zero ? 0.0f : a * FM__INV127 * 0.125f;
-        for (size_t c = 0; c < 8; c++) {
-            const int e = zero ? 3 : fm__body_exponent(fm__bits_f32(most[c]), a);
-            const fm__vf f = fm__vf_set(inv), power = fm__vf_set((float)(1 << e));
-            shift[b * 8 + c] = (uint8_t)(3 - e);
-            for (size_t s = b * 16 + c * 2; s < b * 16 + c * 2 + 2; s++)
-                sum[s] = (int16_t)fm__body_store16(
-                    fm__vf_mul(fm__vf_mul(fm__vf_load(x + s * 16), f), power), q + s * 16);
-        }
     }
     return true;
 }

@@ -79,13 +79,26 @@ FM__INLINE void fm__body_rope(float *x, uint32_t heads, uint32_t head_dim, uint3
     }
 }
 
+/* f(gate) * up for `vectors` vectors, or for the first n < 16 values of one. */
+FM__INLINE void fm__body_glu_part(const fm__glu glu, const int vectors, const float *gate,
+                                  const float *up, size_t n, float *out) {
+    fm__vf x[FM__VF_CHAINS];
+    FM__EACH(vectors) x[e] = fm__vf_load_first(gate + 16 * e, n);
+    if (glu == FM__GLU_SILU)
+        fm__vf_silu(vectors, x);
+    else
+        fm__vf_gelu(vectors, x);
+    FM__EACH(vectors)
+    fm__vf_store_first(out + 16 * e, n, fm__vf_mul(x[e], fm__vf_load_first(up + 16 * e, n)));
+}
+
 FM__INLINE void fm__body_glu(const fm__glu glu, const float *gate, const float *up, size_t n,
                              float *out) {
-    for (size_t i = 0; i < n; i += 16) {
-        const fm__vf g = fm__vf_load_first(gate + i, n - i);
-        const fm__vf f = glu == FM__GLU_SILU ? fm__vf_silu(g) : fm__vf_gelu(g);
-        fm__vf_store_first(out + i, n - i, fm__vf_mul(f, fm__vf_load_first(up + i, n - i)));
-    }
+    size_t i = 0;
+    for (; i + 16 * FM__VF_CHAINS <= n; i += 16 * FM__VF_CHAINS)
+        fm__body_glu_part(glu, FM__VF_CHAINS, gate + i, up + i, 16, out + i);
+    for (; i < n; i += 16)
+        fm__body_glu_part(glu, 1, gate + i, up + i, n - i, out + i);
 }
 
 FM__INLINE void fm__body_add(const float *a, const float *b, size_t n, float *out) {

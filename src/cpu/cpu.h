@@ -2,9 +2,9 @@
 /*
  * cpu/cpu.h: the cpu room: the kernel table.
  *
- * Owns: one table of kernels per rung (ref, avx2, avx512, neon). Never does: threads, allocation,
- * model knowledge. Called from: the host device's team (each call handles the range it is given),
- * tests, benches.
+ * Owns: one table of kernels per rung (ref, avx2, avx512, amx, neon). Never does: threads,
+ * allocation, model knowledge. Called from: the host device's team (each call handles the range it
+ * is given), tests, benches.
  *
  * ref/ is the numeric specification (docs/numerics.md); every exact kernel of every rung gives
  * ref's bits.
@@ -18,7 +18,7 @@
 /* ---- linear ---- */
 
 enum {
-    FM__LINEAR_SCRATCH = 128 * 1024
+    FM__LINEAR_SCRATCH = 704 * 1024
 }; /* bytes of scratch a linear kernel may use, 64-byte aligned */
 
 /* out[t * out_stride + row] = sum over k of act(t, k) * w(row, k), rows [panel_begin*16,
@@ -36,6 +36,8 @@ typedef struct fm__linear_args {
     float *out;        /* row 0 of out, column 0 */
     size_t out_stride; /* floats */
     void *scratch;
+    const uint8_t *ahead; /* NULL, or a panel that this thread is likely to be given next: a kernel
+                             may fetch it into its caches */
 } fm__linear_args;
 
 typedef void fm__linear_fn(const fm__linear_args *args);
@@ -68,6 +70,13 @@ typedef void fm__kv_store_fn(const fm__cache_group *group, uint8_t *layer_base, 
 
 /* ---- attention ---- */
 
+/* Blocks of FM__KEY_BLOCK keys may be taken apart and merged later (docs/numerics.md). */
+typedef enum fm__attention_mode {
+    FM__ATTENTION_ROWS,  /* all keys */
+    FM__ATTENTION_PARTS, /* one row and kv head, some blocks: their states to `parts` */
+    FM__ATTENTION_MERGE, /* one row and kv head: all its blocks' states from `parts` to `out` */
+} fm__attention_mode;
+
 /* Rows [row_begin, row_end) x kv heads [kv_begin, kv_end). Row r attends keys
    [max(0, position + 1 - window), position] of its sequence. */
 typedef struct fm__attention_args {
@@ -82,17 +91,28 @@ typedef struct fm__attention_args {
     uint8_t *out;
     size_t out_stride; /* f32 (heads * value_dim) */
     uint32_t row_begin, row_end, kv_begin, kv_end;
+    fm__attention_mode mode;
+    /* PARTS and MERGE: blocks [block_begin, block_end) of positions, each with a key that the row
+       sees; parts[block - block_begin][head of the kv head]: fm__attention_part_floats() each,
+       64-byte aligned */
+    uint32_t block_begin, block_end;
+    float *parts;
     void *scratch; /* FM__ATTENTION_SCRATCH bytes, 64-byte aligned */
 } fm__attention_args;
 
 enum { FM__ATTENTION_SCRATCH = 256 * 1024, FM__MAX_HEAD_DIM = 512 };
+
+/* A block's state for one query head: o (value_dim, rounded up to 16), m, l, 14 unused. */
+static inline size_t fm__attention_part_floats(const fm__cache_group *group) {
+    return fm__round_up(group->value_dim, 16) + 16;
+}
 
 typedef void fm__attention_fn(const fm__attention_args *args);
 
 /* ---- the table ---- */
 
 typedef struct fm__kernels {
-    const char *rung; /* "ref", "avx2", "avx512", "neon" */
+    const char *rung; /* "ref", "avx2", "avx512", "amx", "neon" */
     fm__linear_kernel linear[FM__TYPE_COUNT]
                             [2]; /* [type index][0 exact, 1 fast]; fast NULL where none */
     fm__quantise_fn *quantise[FM__ACT_COUNT];
@@ -122,4 +142,5 @@ const char *const *fm__kernels_rungs(void);
 void fm__kernels_fill_ref(fm__kernels *table);
 void fm__kernels_fill_avx2(fm__kernels *table, uint32_t features);
 void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features);
+void fm__kernels_fill_amx(fm__kernels *table, uint32_t features);
 void fm__kernels_fill_neon(fm__kernels *table, uint32_t features);

@@ -21,9 +21,11 @@ static void fill_ref(fm__kernels *table, uint32_t features) {
 #if FM__RUNGS_X86
 #define FILL_AVX2 fm__kernels_fill_avx2
 #define FILL_AVX512 fm__kernels_fill_avx512
+#define FILL_AMX fm__kernels_fill_amx
 #else
 #define FILL_AVX2 fill_nothing
 #define FILL_AVX512 fill_nothing
+#define FILL_AMX fill_nothing
 #endif
 #if FM__RUNGS_ARM
 #define FILL_NEON fm__kernels_fill_neon
@@ -44,6 +46,10 @@ static const struct step {
     {"avx2", FM__RUNGS_X86, FM__CPU_AVX2, "AVX2, FMA and F16C", FILL_AVX2},
     {"avx512", FM__RUNGS_X86, FM__CPU_AVX2 | FM__CPU_AVX512, "AVX-512 F, BW, DQ, VL and CD",
      FILL_AVX512},
+    {"amx", FM__RUNGS_X86,
+     FM__CPU_AVX2 | FM__CPU_AVX512 | FM__CPU_AVX512_VNNI | FM__CPU_AVX512_BF16 | FM__CPU_AMX_INT8 |
+         FM__CPU_AMX_BF16,
+     "AMX tiles (int8 and bf16) that the system grants, and AVX-512 VNNI and BF16", FILL_AMX},
     {"neon", FM__RUNGS_ARM, FM__CPU_NEON, "NEON", FILL_NEON},
 };
 enum { STEPS = sizeof ladder / sizeof ladder[0] };
@@ -72,7 +78,7 @@ fm_status fm__kernels_get(fm__kernels *out, const char *rung, fm_error *error) {
     size_t last = !rung || strcmp(rung, "auto") == 0 ? step_best(features) : step_find(rung);
     if (last == STEPS)
         return fm__error(error, FM_ERROR_ARGUMENT, "cpu rung",
-                         "\"%s\" is none of auto, ref, avx2, avx512 and neon", rung);
+                         "\"%s\" is none of auto, ref, avx2, avx512, amx and neon", rung);
     if (!ladder[last].built)
         return fm__error(error, FM_ERROR_UNSUPPORTED, "cpu rung", "%s is not part of this build",
                          ladder[last].name);
@@ -94,8 +100,11 @@ const char *const *fm__kernels_rungs(void) {
     static const char *const only_ref[] = {"ref", NULL};
     static const char *const to_avx2[] = {"ref", "avx2", NULL};
     static const char *const to_avx512[] = {"ref", "avx2", "avx512", NULL};
+    static const char *const to_amx[] = {"ref", "avx2", "avx512", "amx", NULL};
     static const char *const to_neon[] = {"ref", "neon", NULL};
     const char *best = ladder[step_best(fm__cpu_features())].name;
+    if (strcmp(best, "amx") == 0)
+        return to_amx;
     if (strcmp(best, "avx512") == 0)
         return to_avx512;
     if (strcmp(best, "avx2") == 0)

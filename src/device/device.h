@@ -54,6 +54,7 @@ typedef struct fm__device_properties {
     bool software; /* a "gpu" that the processor emulates */
     uint64_t memory_bytes;
     uint64_t dispatch_ns; /* cost of handing over a submission, as measured or stated; 0 unknown */
+    uint64_t ring_bytes;  /* of its memory that it takes once weights are streamed; 0: none */
 } fm__device_properties;
 
 /* ---- what a recording covers, and what a run binds ---- */
@@ -295,10 +296,13 @@ void fm__null_world_destroy(fm__null_world **world);
 uint64_t fm__null_world_now_ns(fm__null_world *world);
 
 typedef struct fm__vulkan_options {
-    uint32_t index;        /* of the physical devices that can serve, best first */
-    bool allow_software;   /* also devices that the processor emulates */
-    bool force_discrete;   /* treat unified memory as if it were not: tests the copies */
-    uint64_t lose_at;      /* the n-th submit loses the device (1-based); 0: never. For tests. */
+    uint32_t index;      /* of the physical devices that can serve, best first */
+    bool allow_software; /* also devices that the processor emulates */
+    bool force_discrete; /* treat unified memory as if it were not: tests the copies */
+    bool one_queue;      /* copy weights on the compute queue, as if there were no other */
+    uint64_t ring_bytes; /* through which weights are streamed; 0: by the device's memory */
+    uint64_t lose_at;    /* the n-th submit loses the device (1-based); 0: never. For tests. */
+    uint64_t fail_at; /* the driver refuses the n-th call with a run's work; 0: none. Likewise. */
     const char *cache_dir; /* of compiled pipelines; NULL: the user's cache folder; "": none */
 } fm__vulkan_options;
 

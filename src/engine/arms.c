@@ -11,11 +11,11 @@
  *     gpu        products on the GPU, one submission; what it has no kernel for on the host
  *     gpu-eager  the same, the host waiting for each step
  *     split      products on all units: the last one's share is options.split and the others take
- *                the rest evenly; or op by op as calibrated; or, between host teams, by their
+ *                the rest evenly; or op by op as measured; or, between host teams, by their
  *                numbers of threads
  *
- * Without a share of one's own and without a calibration a GPU and a host do not split: a guess
- * could be slower than either.
+ * Without a share of one's own, a calibration or an estimate (calibration.c) a GPU and a host do
+ * not split: a guess could be slower than either.
  */
 #include "engine/engine.h"
 
@@ -52,7 +52,7 @@ void fm__arms_find_units(fm_engine *engine, uint32_t lost) {
 static bool can_split(const fm_engine *engine) {
     if (engine->n_unit < 2)
         return false;
-    return engine->options.split >= 0 || engine->calibrated || !engine->gpu;
+    return engine->options.split >= 0 || engine->calibrated || engine->estimated || !engine->gpu;
 }
 
 void fm__arms_find(fm_engine *engine) {
@@ -136,9 +136,12 @@ fm__plan_options fm__arms_options(const fm_engine *engine) {
                                     [FM_DEPS_BATCH] = FM__DEPS_BATCH,
                                     [FM_DEPS_EAGER] = FM__DEPS_EAGER,
                                     [FM_DEPS_READY] = FM__DEPS_READY};
+    static const fm__axis axes[] = {[FM_AXIS_CHANNELS] = FM__AXIS_CHANNELS,
+                                    [FM_AXIS_TOKENS] = FM__AXIS_TOKENS,
+                                    [FM_AXIS_AUTO] = FM__AXIS_WHOLE};
     const fm_engine_options *o = &engine->options;
     return (fm__plan_options){
-        .axis = o->axis == FM_AXIS_TOKENS ? FM__AXIS_TOKENS : FM__AXIS_CHANNELS,
+        .axis = axes[o->axis],
         .deps = deps[o->deps],
     };
 }
@@ -237,4 +240,14 @@ void fm__arms_forget_one(fm_engine *engine, fm_arm arm) {
     engine->timed = NULL;
     for (uint32_t i = engine->n_bucket; i-- > 0;)
         forget(&engine->buckets[i].ways[arm]);
+}
+
+fm_status fm_lab_set_deps(fm_engine *engine, fm_deps deps, fm_error *error) {
+    if ((uint32_t)deps > FM_DEPS_READY)
+        return fm__error(error, FM_ERROR_ARGUMENT, "deps", "%d is not an fm_deps", (int)deps);
+    pthread_mutex_lock(&engine->lock);
+    engine->options.deps = deps;
+    fm__arms_forget_one(engine, FM_ARM_SPLIT);
+    pthread_mutex_unlock(&engine->lock);
+    return FM_OK;
 }

@@ -21,6 +21,15 @@ static bool is_discrete(const fm_engine *engine) {
     return engine->gpu && !engine->gpu->properties.unified;
 }
 
+/* While residencies are not planned nothing is streamed. */
+static bool streams(const fm_engine *engine) {
+    for (uint32_t i = 0; engine->gpu && engine->residency && i < engine->model->n_weight; i++) {
+        if (engine->residency[i] == FM__RESIDENCY_STREAMED)
+            return true;
+    }
+    return false;
+}
+
 void fm__engine_add_up(fm_engine *engine) {
     fm__memory_need *n = &engine->need;
     bool discrete = is_discrete(engine);
@@ -29,9 +38,11 @@ void fm__engine_add_up(fm_engine *engine) {
     n->scratch = fm__engine_largest(engine, false);
     n->output = fm__engine_largest(engine, true);
     n->mirror = discrete ? n->scratch : 0;
+    n->ring = streams(engine) ? engine->gpu->properties.ring_bytes : 0;
     uint64_t copies = n->vectors + n->copies;
-    n->own = discrete ? n->scratch + n->cache + copies : 0;
-    n->host = n->weights + n->output + (discrete ? n->mirror : n->scratch + n->cache + copies);
+    uint64_t gpu = n->scratch + n->cache + copies + n->ring;
+    n->own = discrete ? gpu : 0;
+    n->host = n->weights + n->output + (discrete ? n->mirror : gpu);
     fm_engine_info *info = &engine->info;
     info->weight_bytes = n->weights;
     info->mapped_bytes = engine->model->mapped_bytes;
@@ -99,9 +110,9 @@ static fm_status over_own(const fm_engine *engine, fm_error *error) {
     advise(engine, n->own - left, advice, sizeof(advice));
     return fm__error(error, FM_ERROR_MEMORY, engine->gpu->properties.name,
                      "%.1f MiB of its own memory are needed (weights %.1f, cache %.1f, activations "
-                     "%.1f), %.1f of %.1f MiB are free for it; %s",
+                     "%.1f, streaming %.1f), %.1f of %.1f MiB are free for it; %s",
                      mib(n->own), mib(n->vectors + n->copies), mib(n->cache), mib(n->scratch),
-                     mib(left), mib(engine->gpu->properties.memory_bytes), advice);
+                     mib(n->ring), mib(left), mib(engine->gpu->properties.memory_bytes), advice);
 }
 
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error) {

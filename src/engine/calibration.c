@@ -1,69 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/calibration.c: the shares of the SPLIT arm, found by measuring.
+ * engine/calibration.c: the shares of the SPLIT arm, and what each arm takes, found by measuring.
  *
- * Owns: which shapes are measured at which numbers of rows, and what follows from the results.
- * Never does: time (measure.c), search (exec/calibrate.h), or keep them (saved.c). Called
- * from: the calibrating thread.
+ * Owns: which tapes are measured, for how long, and what follows from the results. Never does: time
+ * (measure.c), search (exec/tune.h), or keep them (saved.c). Called from: the calibrating thread;
+ * an estimate from the loading thread.
  */
 #include "engine/engine.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Steps of the progress bar that a shape and a tape count for; a search ends when it is sure. */
-enum { SHAPE_STEPS = FM__SEARCH_MEASUREMENTS, TAPE_STEPS = 20 };
+/* Steps of the progress bar that a tape's search and its arms count for. */
+enum { TAPE_STEPS = 100, SEARCH_STEPS = 90 };
 
-/* One shape at one number of rows. */
-typedef struct entry {
-    fm__shape shape;
-    uint32_t rows;
-    const fm__tape *tape; /* that has such products */
-    fm__search search;
-} entry;
+static const double SECOND_NS = 1e9;
+/* What all measurements of a calibration may take, in seconds; each tape gets its part of what is
+   left. A search whose few runs take longer is finished all the same. */
+static const double BUDGET_S = 24;
+/* And of each tape of an estimate. */
+static const double ESTIMATE_S = 0.35;
+/* An arm that is predicted to take so many times the best is not run. */
+static const double HOPELESS = 2;
 
 typedef struct calibrator {
     fm_engine *engine;
     fm_lab_point_callback *callback;
     void *user;
-    entry *entries;
-    uint32_t n_entry;
+    fm_lab_calibration *out;
+    fm__store store;
     uint32_t done, total; /* steps */
+    double spent_ns;
+    double share; /* of the tape before; 0: none, or nothing is divided there */
 } calibrator;
 
-/* ---- which ---- */
+/* ---- one tape ---- */
 
-static const entry *find(const entry *entries, uint32_t n, const fm__shape *shape, uint32_t rows) {
-    for (uint32_t i = 0; i < n; i++) {
-        if (entries[i].rows == rows && fm__shape_equal(&entries[i].shape, shape))
-            return &entries[i];
-    }
-    return NULL;
-}
-
-static fm_status add_entries(calibrator *c, const fm__tape *tape, fm_error *error) {
-    for (uint32_t i = 0; i < tape->n_op; i++) {
-        fm__shape shape;
-        if (!fm__shape_of(tape, i, &shape))
-            continue;
-        uint32_t rows = fm__shape_rows(&shape, tape);
-        if (find(c->entries, c->n_entry, &shape, rows))
-            continue;
-        size_t bytes = (c->n_entry + 1) * sizeof(entry);
-        entry *more = fm__realloc(c->entries, bytes);
-        if (!more)
-            return fm__error_memory(error, "calibration", bytes);
-        c->entries = more;
-        c->entries[c->n_entry++] = (entry){.shape = shape, .rows = rows, .tape = tape};
-    }
-    return FM_OK;
-}
-
-/* ---- measuring ---- */
-
-static fm_status report(calibrator *c, const char *shape, uint32_t rows, double share, double ns,
+static fm_status report(calibrator *c, const char *what, uint32_t rows, double share, double ns,
                         double ns_0, uint32_t done, fm_error *error) {
-    const fm_lab_point point = {.shape = shape,
+    const fm_lab_point point = {.shape = what,
                                 .rows = rows,
                                 .share = share,
                                 .ms = ns / 1e6,
@@ -76,161 +51,229 @@ static fm_status report(calibrator *c, const char *shape, uint32_t rows, double 
     return FM_OK;
 }
 
-static fm_status search_share(calibrator *c, entry *e, fm_error *error) {
-    fm__measure *measure = NULL;
-    fm_status status = fm__measure_create(&measure, c->engine, e->tape, &e->shape, e->rows, error);
-    double share, ns;
-    uint32_t steps = 0;
-    fm__search_init(&e->search, NULL);
-    while (status == FM_OK && fm__search_next(&e->search, &share)) {
-        status = fm__measure_share(measure, share, &ns, error);
+/* The last unit's share of all the tape's products, by weight. */
+static double mean_share(const fm__tape_classes *classes, uint32_t n_op, const double *shares) {
+    double sum = 0, all = 0;
+    for (uint32_t i = 0; i < n_op; i++) {
+        if (classes->class_of[i] == FM__TUNE_NO_CLASS)
+            continue;
+        sum += classes->work[i] * shares[classes->class_of[i]];
+        all += classes->work[i];
+    }
+    return all > 0 ? sum / all : 0;
+}
+
+/* Searches; with a calibrator, tells how far it is. */
+static fm_status tune(fm__measure *m, fm__bucket *bucket, const fm__tune_options *options,
+                      fm__tune *tune, calibrator *c, fm_error *error) {
+    const fm__tape_classes *classes = fm__measure_classes(m);
+    double shares[FM__TUNE_CLASSES];
+    uint32_t rows = bucket->tape->max_rows;
+    fm_status status = FM_OK;
+    fm__tune_init(tune, options, classes->count, classes->n);
+    while (status == FM_OK && fm__tune_next(tune, shares)) {
+        fm__tune_times times;
+        double beside;
+        status = fm__measure_shares(m, shares, &times, &beside, error);
         if (status != FM_OK)
             break;
-        fm__search_feed(&e->search, ns);
-        steps += steps + 1 < SHAPE_STEPS;
-        double first = e->search.points[0].n ? e->search.points[0].ns[0] : ns;
-        status = report(c, e->shape.label, e->rows, share, ns, first, c->done + steps, error);
-    }
-    c->done += SHAPE_STEPS;
-    fm__measure_destroy(&measure);
-    return status == FM_OK ? FM_OK : fm__error_within(error, status, e->shape.label);
-}
-
-/* ---- what follows ---- */
-
-static fm_status set_shares(calibrator *c, fm__bucket *bucket, fm_error *error) {
-    const fm__tape *tape = bucket->tape;
-    if (!bucket->op_shares)
-        bucket->op_shares = fm__alloc_array(tape->n_op, sizeof(*bucket->op_shares));
-    if (!bucket->op_shares)
-        return fm__error_memory(error, "calibration", tape->n_op * sizeof(*bucket->op_shares));
-    for (uint32_t i = 0; i < tape->n_op; i++) {
-        fm__shape shape;
-        const entry *e = NULL;
-        if (fm__shape_of(tape, i, &shape))
-            e = find(c->entries, c->n_entry, &shape, fm__shape_rows(&shape, tape));
-        if (e)
-            fm__arms_give(c->engine, e->search.best, bucket->op_shares[i]);
-    }
-    return FM_OK;
-}
-
-/* Whole tapes, arm by arm: what the gate begins with. */
-static fm_status predict(calibrator *c, fm__bucket *bucket, fm_error *error) {
-    fm_engine *engine = c->engine;
-    double first = 0;
-    for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT; arm++) {
-        double ns, work;
-        if (!(engine->arms >> arm & 1))
+        tune->spent_ns += beside;
+        fm__tune_feed(tune, &times);
+        if (!c)
             continue;
-        char label[32];
-        fm_status status = fm__measure_tape(engine, bucket, (fm_arm)arm, &ns, &work, error);
-        if (status != FM_OK)
-            return status;
-        bucket->predicted[arm] = ns / work;
-        first = first > 0 ? first : ns;
-        snprintf(label, sizeof(label), "whole tape, %s", fm_arm_name((fm_arm)arm));
-        c->done += TAPE_STEPS;
-        status = report(c, label, bucket->tape->max_rows, arm == FM_ARM_SPLIT ? 1 : 0, ns, first,
-                        c->done, error);
-        if (status != FM_OK)
-            return status;
+        uint32_t part = (uint32_t)(SEARCH_STEPS * tune->spent_ns / options->budget_ns);
+        double first = tune->search.points[0].ns[0];
+        status = report(c, tune->searching ? "whole tape" : "whole tape, by product", rows,
+                        mean_share(classes, bucket->tape->n_op, shares), times.ns, first,
+                        c->done + (part < SEARCH_STEPS ? part : SEARCH_STEPS), error);
     }
+    return status;
+}
+
+/* What is known of an arm's time from the search alone; 0: nothing. */
+static double expected_ns(const fm_engine *engine, const fm__tune *tune, fm_arm arm) {
+    const fm__device *unit = arm == FM_ARM_CPU ? engine->host : engine->gpu;
+    if (unit == engine->units[0])
+        return tune->zero_ns;
+    return unit == engine->units[engine->n_unit - 1] ? fm__tune_predict_alone(tune) : 0;
+}
+
+static bool divides(const fm__tune *tune) {
+    for (uint32_t i = 0; i < tune->n_class; i++) {
+        if (tune->best[i] > 0 && tune->best[i] < 1)
+            return true;
+    }
+    return false;
+}
+
+/* Times of all arms. One that needs no run of its own, or is hopeless, gets what the search saw. */
+static fm_status time_arms(fm_engine *engine, fm__measure *m, const fm__tune *tune,
+                           double ns[FM__ARM_COUNT], fm_error *error) {
+    bool broke = tune->spent_ns > tune->options.budget_ns;
+    fm_status status = FM_OK;
+    for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT && status == FM_OK; arm++) {
+        double expected =
+            arm == FM_ARM_SPLIT ? tune->best_ns : expected_ns(engine, tune, (fm_arm)arm);
+        ns[arm] = 0;
+        if (!(engine->arms >> arm & 1) && arm != FM_ARM_SPLIT)
+            continue;
+        bool same = arm == FM_ARM_GPU && engine->gpu == engine->units[0] && engine->n_unit == 2;
+        if (arm == FM_ARM_SPLIT || same || expected > HOPELESS * tune->best_ns ||
+            (broke && expected > 0))
+            ns[arm] = expected;
+        else
+            status =
+                fm__measure_arm(m, (fm_arm)arm, expected > 0 && expected < 0.1 * SECOND_NS ? 3 : 1,
+                                &ns[arm], error);
+    }
+    /* Nothing is divided: the arm is another one under a second name, and is left alone. */
+    if (!divides(tune))
+        ns[FM_ARM_SPLIT] = HOPELESS * tune->best_ns;
+    return status;
+}
+
+static fm_status set_shares(fm_engine *engine, fm__bucket *bucket, const fm__tape_classes *classes,
+                            const double *shares, fm_error *error) {
+    uint32_t n = bucket->tape->n_op;
+    if (!bucket->op_shares)
+        bucket->op_shares = fm__alloc_array(n, sizeof(*bucket->op_shares));
+    if (!bucket->op_shares)
+        return fm__error_memory(error, "calibration", n * sizeof(*bucket->op_shares));
+    fm__classes_give(classes, engine, shares, n, bucket->op_shares);
     return FM_OK;
+}
+
+/* ---- the whole of it ---- */
+
+static fm_status give_curve(const fm__tune *tune, const fm__tape_classes *classes, uint32_t rows,
+                            const double *ns, fm_lab_calibration *out, fm_error *error) {
+    size_t bytes = (out->n_curve + 1) * sizeof(*out->curves);
+    struct fm_lab_curve *curves = fm__realloc(out->curves, bytes);
+    if (!curves)
+        return fm__error_memory(error, "calibration", bytes);
+    out->curves = curves;
+    struct fm_lab_curve *curve = &out->curves[out->n_curve++];
+    *curve = (struct fm_lab_curve){.rows = rows,
+                                   .best = tune->search.best,
+                                   .gain = tune->zero_ns / tune->best_ns,
+                                   .best_ms = tune->best_ns / 1e6,
+                                   .measured = tune->measured,
+                                   .spent_ms = tune->spent_ns / 1e6};
+    snprintf(curve->shape, sizeof(curve->shape), "whole tape");
+    enum { ROOM = sizeof(curve->share) / sizeof(*curve->share) };
+    for (uint32_t i = 0; i < tune->search.n_point && curve->n_point < ROOM; i++) {
+        const fm__search_point *p = &tune->search.points[i];
+        if (!(p->median > 0) || isinf(p->median))
+            continue;
+        curve->share[curve->n_point] = p->share;
+        curve->ms[curve->n_point++] = p->median / 1e6;
+    }
+    for (uint32_t c = 0; c < classes->n; c++) {
+        struct fm_lab_product *product = &curve->products[curve->n_product++];
+        snprintf(product->shape, sizeof(product->shape), "%s", classes->shapes[c].label);
+        product->share = tune->best[c];
+    }
+    for (uint32_t arm = 0; arm < FM__ARM_COUNT; arm++)
+        curve->arm_ms[arm] = ns[arm] / 1e6;
+    if (!divides(tune))
+        curve->arm_ms[FM_ARM_SPLIT] = 0;
+    return FM_OK;
+}
+
+static fm_status keep(calibrator *c, const fm__tune *tune, const fm__tape_classes *classes,
+                      fm__bucket *bucket, fm_error *error) {
+    fm_status status = FM_OK;
+    for (uint32_t i = 0; i < classes->n && status == FM_OK; i++)
+        status = fm__saved_add(&c->store, c->engine, &classes->shapes[i], bucket->tape->max_rows,
+                               tune->best[i], tune->zero_ns / tune->best_ns, error);
+    if (status == FM_OK)
+        status = fm__saved_add_tape(&c->store, c->engine, bucket, error);
+    return status;
+}
+
+static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
+    fm_engine *engine = c->engine;
+    fm__bucket *bucket = &engine->buckets[b];
+    fm__measure *m = NULL;
+    fm__tune *search = fm__alloc_zero(sizeof(*search));
+    double ns[FM__ARM_COUNT], left = BUDGET_S * SECOND_NS - c->spent_ns;
+    uint64_t begin_ns = fm__now_ns();
+    if (!search)
+        return fm__error_memory(error, "calibration", sizeof(*search));
+    const fm__tune_options options = {.budget_ns = fmax(left, SECOND_NS) / (engine->n_bucket - b)};
+    fm_status status = fm__measure_create(&m, engine, bucket, error);
+    if (status != FM_OK)
+        goto done;
+    const fm__tape_classes *classes = fm__measure_classes(m);
+    status = tune(m, bucket, &options, search, c, error);
+    if (status == FM_OK)
+        status = time_arms(engine, m, search, ns, error);
+    if (status == FM_OK)
+        status = set_shares(engine, bucket, classes, search->best, error);
+    if (status != FM_OK)
+        goto done;
+    bucket->predicted_work = fm__measure_work(m);
+    for (uint32_t arm = 0; arm < FM__ARM_COUNT; arm++)
+        bucket->predicted[arm] = arm == FM_ARM_AUTO ? 0 : ns[arm] / bucket->predicted_work;
+    ns[FM_ARM_AUTO] = 0;
+    status = keep(c, search, classes, bucket, error);
+    if (status == FM_OK)
+        status = give_curve(search, classes, bucket->tape->max_rows, ns, c->out, error);
+    c->done += TAPE_STEPS;
+    c->share = search->search.best < 1 ? search->search.best : 0;
+    if (status == FM_OK)
+        status = report(c, "whole tape, arms", bucket->tape->max_rows,
+                        mean_share(classes, bucket->tape->n_op, search->best), search->best_ns,
+                        search->zero_ns, c->done, error);
+done:
+    c->spent_ns += (double)(fm__now_ns() - begin_ns);
+    fm__measure_destroy(&m);
+    fm__free(search);
+    return status;
 }
 
 /* The shares are in use from here on, and the gate begins anew. */
-static void take_over(fm_engine *engine, double age_s) {
+static void take_over(fm_engine *engine) {
     engine->options.split = -1;
     engine->calibrated = true;
-    engine->calibration_age_s = age_s;
+    engine->estimated = engine->expired = false;
+    engine->calibration_age_s = 0;
     fm__arms_forget_one(engine, FM_ARM_SPLIT);
     fm__arms_find(engine);
     if (engine->options.arm == FM_ARM_AUTO)
         engine->forced = FM_ARM_AUTO;
-}
-
-static fm_status give_curves(const calibrator *c, fm_lab_calibration *out, fm_error *error) {
-    out->curves = fm__alloc_array(c->n_entry, sizeof(*out->curves));
-    if (!out->curves)
-        return fm__error_memory(error, "calibration", c->n_entry * sizeof(*out->curves));
-    enum { ROOM = sizeof(out->curves->share) / sizeof(*out->curves->share) };
-    for (uint32_t i = 0; i < c->n_entry; i++) {
-        const entry *e = &c->entries[i];
-        struct fm_lab_curve *curve = &out->curves[out->n_curve++];
-        snprintf(curve->shape, sizeof(curve->shape), "%s", e->shape.label);
-        curve->rows = e->rows;
-        curve->best = e->search.best;
-        curve->gain = e->search.gain;
-        for (uint32_t p = 0; p < e->search.n_point && p < ROOM; p++) {
-            if (!(e->search.points[p].median > 0) || isinf(e->search.points[p].median))
-                continue;
-            curve->share[curve->n_point] = e->search.points[p].share;
-            curve->ms[curve->n_point++] = e->search.points[p].median / 1e6;
-        }
-    }
-    return FM_OK;
-}
-
-static fm_status calibrate(calibrator *c, fm_lab_calibration *out, fm_error *error) {
-    fm_engine *engine = c->engine;
-    fm_status status = FM_OK;
-    for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
-        status = add_entries(c, engine->buckets[b].tape, error);
-    c->total = c->n_entry * SHAPE_STEPS + engine->n_bucket * (FM__ARM_COUNT - 1) * TAPE_STEPS;
-    for (uint32_t i = 0; i < c->n_entry && status == FM_OK; i++)
-        status = search_share(c, &c->entries[i], error);
-    for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
-        status = set_shares(c, &engine->buckets[b], error);
-    if (status != FM_OK)
-        return status;
-    take_over(engine, 0);
-    for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
-        status = predict(c, &engine->buckets[b], error);
-    if (status == FM_OK)
-        status = give_curves(c, out, error);
     fm__choose_init(engine);
-    return status;
 }
 
-static fm_status save(const calibrator *c, fm_lab_calibration *out, fm_error *error) {
-    const fm_engine *engine = c->engine;
-    fm__store store;
-    fm_status status = FM_OK;
-    fm__saved_begin(&store, engine);
-    for (uint32_t i = 0; i < c->n_entry && status == FM_OK; i++) {
-        const entry *e = &c->entries[i];
-        status = fm__saved_add(&store, engine, &e->shape, e->rows, e->search.best, e->search.gain,
-                               error);
-    }
-    for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
-        status = fm__saved_add_tape(&store, engine, &engine->buckets[b], error);
-    if (status == FM_OK)
-        status = fm__saved_write(&store, engine, out->path, sizeof(out->path), error);
-    const fm__store_key *key = &store.key;
+static fm_status save(calibrator *c, fm_error *error) {
+    fm_lab_calibration *out = c->out;
+    const fm__store_key *key = &c->store.key;
     snprintf(out->key, sizeof(out->key),
              "%s, rung %s, %u threads; %s%s%s; power %s; build %s; model %016llx %s", key->cpu,
              key->rung, key->threads, key->gpu, key->driver[0] ? ", driver " : "", key->driver,
              key->power, key->build, (unsigned long long)key->model_hash, key->model_type);
-    fm__store_finish(&store);
-    return status;
+    return fm__saved_write(&c->store, c->engine, out->path, sizeof(out->path), error);
 }
 
 fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, void *user,
                            fm_lab_calibration *out, fm_error *error) {
-    calibrator c = {.engine = engine, .callback = callback, .user = user};
+    calibrator c = {.engine = engine, .callback = callback, .user = user, .out = out};
     *out = (fm_lab_calibration){0};
     fm_status status = FM_OK;
     pthread_mutex_lock(&engine->lock);
     if (engine->n_unit < 2)
         status = fm__error(error, FM_ERROR_ARGUMENT, "calibration",
                            "takes two units, this machine has one: see --device");
-    if (status == FM_OK)
-        status = calibrate(&c, out, error);
-    if (status == FM_OK)
-        status = save(&c, out, error);
+    c.total = engine->n_bucket * TAPE_STEPS;
+    fm__saved_begin(&c.store, engine);
+    for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
+        status = calibrate_bucket(&c, b, error);
+    if (status == FM_OK) {
+        take_over(engine);
+        status = save(&c, error);
+    }
+    fm__store_finish(&c.store);
     pthread_mutex_unlock(&engine->lock);
-    fm__free(c.entries);
     if (status != FM_OK)
         fm_lab_calibration_free(out);
     return status;
@@ -241,4 +284,114 @@ void fm_lab_calibration_free(fm_lab_calibration *calibration) {
         return;
     fm__free(calibration->curves);
     *calibration = (fm_lab_calibration){0};
+}
+
+/* ---- an estimate ---- */
+
+/* One of the two tapes that an estimate measures. */
+typedef struct sample {
+    double rows;
+    double ns[FM__ARM_COUNT];
+    double zero_ns, gain;
+    double first_ns, second_ns; /* of all products on one unit, beside the other */
+} sample;
+
+/* Whatever is fitted here cannot fall as rows rise. */
+static double at_rows(double rows, const sample *a, double ns_a, const sample *b, double ns_b) {
+    if (b->rows <= a->rows || ns_a <= 0 || ns_b <= 0)
+        return ns_a;
+    double slope = fmax((ns_b - ns_a) / (b->rows - a->rows), 0);
+    return ns_a + slope * (rows - a->rows);
+}
+
+static fm_status sample_bucket(fm_engine *engine, fm__bucket *bucket, sample *out,
+                               fm_error *error) {
+    fm__measure *m = NULL;
+    fm__tune *search = fm__alloc_zero(sizeof(*search));
+    if (!search)
+        return fm__error_memory(error, "calibration", sizeof(*search));
+    const fm__tune_options options = {.budget_ns = ESTIMATE_S * SECOND_NS,
+                                      .search = {.repeats = 1}};
+    fm_status status = fm__measure_create(&m, engine, bucket, error);
+    if (status == FM_OK)
+        status = tune(m, bucket, &options, search, NULL, error);
+    if (status == FM_OK)
+        status = time_arms(engine, m, search, out->ns, error);
+    if (status == FM_OK)
+        status = set_shares(engine, bucket, fm__measure_classes(m), search->best, error);
+    if (status == FM_OK) {
+        double work = fm__measure_work(m);
+        bucket->predicted_work = work;
+        for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT; arm++)
+            bucket->predicted[arm] = out->ns[arm] / work;
+        out->rows = bucket->tape->max_rows;
+        out->zero_ns = search->zero_ns;
+        out->gain = search->zero_ns / search->best_ns;
+        fm__search_unit_ns(&search->search, &out->first_ns, &out->second_ns);
+    }
+    fm__measure_destroy(&m);
+    fm__free(search);
+    return status;
+}
+
+/* A tape between, or beyond, the two that were measured. */
+static fm_status derive(fm_engine *engine, fm__bucket *bucket, const sample *a, const sample *b,
+                        fm_error *error) {
+    double rows = bucket->tape->max_rows, shares[FM__TUNE_CLASSES], share = 0;
+    double first = at_rows(rows, a, a->first_ns, b, b->first_ns);
+    double second = at_rows(rows, a, a->second_ns, b, b->second_ns);
+    double zero = at_rows(rows, a, a->zero_ns, b, b->zero_ns);
+    double gain = rows > b->rows ? b->gain : fmin(a->gain, b->gain);
+    if (gain > 1 && first > 0 && second > 0)
+        share = first / (first + second);
+    for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++)
+        shares[c] = share;
+    fm__tape_classes classes;
+    fm_status status = fm__classes_make(&classes, bucket->tape, error);
+    if (status == FM_OK)
+        status = set_shares(engine, bucket, &classes, shares, error);
+    fm__classes_finish(&classes);
+    double work = fm__choose_full_work(engine, bucket->tape->max_rows);
+    for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT && status == FM_OK; arm++)
+        bucket->predicted[arm] = at_rows(rows, a, a->ns[arm], b, b->ns[arm]) / work;
+    bucket->predicted_work = work;
+    bucket->predicted[FM_ARM_SPLIT] = (share > 0 ? zero / gain : HOPELESS * zero) / work;
+    return status;
+}
+
+bool fm__calibration_wants_estimate(const fm_engine *engine) {
+    const fm_engine_options *o = &engine->options;
+    return engine->n_unit > 1 && engine->gpu && strcmp(engine->gpu->properties.kind, "gpu") == 0 &&
+           !engine->gpu->properties.software && !engine->calibrated && !engine->model->fast &&
+           o->split < 0 && !o->no_gate && (o->arm == FM_ARM_AUTO || o->arm == FM_ARM_SPLIT);
+}
+
+fm_status fm__calibration_estimate(fm_engine *engine, fm_error *error) {
+    enum { SHORT_PROMPT = 64 };
+    sample few = {0}, many = {0};
+    uint64_t begin_ns = fm__now_ns();
+    uint32_t last = 0;
+    if (fm__memory_pressure(&engine->pressure, NULL))
+        return FM_OK;
+    while (last + 1 < engine->n_bucket && engine->buckets[last].tape->max_rows < SHORT_PROMPT)
+        last++;
+    fm_status status = sample_bucket(engine, &engine->buckets[0], &few, error);
+    if (status == FM_OK && last > 0)
+        status = sample_bucket(engine, &engine->buckets[last], &many, error);
+    for (uint32_t b = 1; b < engine->n_bucket && status == FM_OK; b++) {
+        if (b != last)
+            status = derive(engine, &engine->buckets[b], &few, &many, error);
+    }
+    if (status != FM_OK)
+        return status;
+    engine->estimated = few.gain > 1 || many.gain > 1;
+    fm__log(
+        FM_LOG_INFO,
+        "not calibrated: %.1f s of trials say that %s and %s together are %.2f times as fast as "
+        "%s alone at a token, %.2f times at %.0f; `fusionml calibrate` finds better shares",
+        (double)(fm__now_ns() - begin_ns) / SECOND_NS, engine->units[0]->properties.name,
+        engine->units[engine->n_unit - 1]->properties.name, few.gain,
+        engine->units[0]->properties.name, last > 0 ? many.gain : few.gain,
+        last > 0 ? many.rows : few.rows);
+    return FM_OK;
 }

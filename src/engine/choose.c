@@ -51,6 +51,14 @@ double fm__choose_work(const fm_engine *engine, const fm__batch_view *view) {
     return WEIGHT_ROWS + view->n_row + keys * engine->attention_work;
 }
 
+double fm__choose_full_work(const fm_engine *engine, uint32_t rows) {
+    uint32_t window = engine->model->hparams.window;
+    double keys = 0;
+    for (uint32_t i = 1; i <= rows; i++)
+        keys += window && i > window ? window : i;
+    return WEIGHT_ROWS + rows + keys * engine->attention_work;
+}
+
 /* ---- preference ---- */
 
 static bool equal_teams(const fm_engine *engine) {
@@ -90,6 +98,7 @@ static void begin(fm_engine *engine, fm__bucket *bucket) {
     bool grows[FM__GATE_ARMS];
     fm_arm arms[FM__GATE_ARMS];
     uint32_t n = preferred(engine, arms);
+    const fm__gate_options options = {.work = bucket->predicted_work};
     for (uint32_t i = 0; i < n; i++) {
         names[i] = fm_arm_name(arms[i]);
         predicted[i] = bucket->predicted[arms[i]];
@@ -97,7 +106,7 @@ static void begin(fm_engine *engine, fm__bucket *bucket) {
     }
     for (int c = 0; c < FM__CACHE_BUCKETS; c++) {
         memcpy(bucket->choosers[c].arms, arms, sizeof(arms));
-        fm__gate_init(&bucket->choosers[c].gate, NULL, names, predicted, grows, n);
+        fm__gate_init(&bucket->choosers[c].gate, &options, names, predicted, grows, n);
     }
 }
 
@@ -151,6 +160,17 @@ fm_arm fm__choose(fm_engine *engine, fm__bucket *bucket, uint32_t cached) {
     return chooser->arms[fm__gate_choose(&chooser->gate, tight)];
 }
 
+/* A saved calibration does not outlive what it predicted. Its shares stay in use until the engine
+   goes: the gate knows what they are worth. */
+static void expire(fm_engine *engine, const fm__bucket *bucket, const fm__gate *gate) {
+    if (!engine->expired)
+        fm__log(FM_LOG_WARNING,
+                "the calibration has expired: with up to %u rows %s; `fusionml calibrate` makes a "
+                "new one",
+                bucket->tape->max_rows, gate->reason);
+    engine->expired = true;
+}
+
 void fm__choose_feed(fm_engine *engine, fm__bucket *bucket, uint32_t cached, fm_arm arm,
                      uint64_t ns, double work) {
     fm__chooser *chooser = &bucket->choosers[cache_bucket(cached)];
@@ -160,6 +180,8 @@ void fm__choose_feed(fm_engine *engine, fm__bucket *bucket, uint32_t cached, fm_
         if (chooser->arms[i] == arm)
             fm__gate_feed(&chooser->gate, i, (double)ns, work);
     }
+    if (chooser->gate.event == FM__GATE_EXPIRED && engine->calibrated)
+        expire(engine, bucket, &chooser->gate);
     log_event(engine, bucket, cached, arm, (double)ns / 1e6, work, &chooser->gate);
 }
 

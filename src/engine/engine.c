@@ -19,7 +19,7 @@ enum {
 };
 
 fm_engine_options fm_engine_options_default(void) {
-    return (fm_engine_options){.split = -1};
+    return (fm_engine_options){.split = -1, .axis = FM_AXIS_AUTO};
 }
 
 /* ---- sizes ---- */
@@ -54,9 +54,10 @@ static fm_status set_sizes(fm_engine *engine, const fm_engine_options *o, fm_err
     return FM_OK;
 }
 
-/* Row counts of the tapes: a decode, a few sessions, a short prompt, a chunk. */
+/* Row counts of the tapes: a decode, a few sessions, short prompts (how they are best divided
+   changes with their length), a chunk. */
 static fm_status record(fm_engine *engine, fm_error *error) {
-    const uint32_t sizes[] = {1, 8, 64, engine->chunk_rows};
+    const uint32_t sizes[] = {1, 8, 64, 128, 256, engine->chunk_rows};
     for (uint32_t i = 0; i < FM__MAX_BUCKETS; i++) {
         if (i + 1 < FM__MAX_BUCKETS && sizes[i] >= engine->chunk_rows)
             continue;
@@ -113,7 +114,7 @@ static fm_status check_options(const fm_engine_options *o, fm_error *error) {
         o->numeric_class != FM_CLASS_FAST)
         return fm__error(error, FM_ERROR_ARGUMENT, "numeric_class", "%d is not an fm_class",
                          (int)o->numeric_class);
-    if (o->axis != FM_AXIS_CHANNELS && o->axis != FM_AXIS_TOKENS)
+    if ((uint32_t)o->axis > FM_AXIS_AUTO)
         return fm__error(error, FM_ERROR_ARGUMENT, "axis", "%d is not an fm_axis", (int)o->axis);
     if ((uint32_t)o->deps > FM_DEPS_READY)
         return fm__error(error, FM_ERROR_ARGUMENT, "deps", "%d is not an fm_deps", (int)o->deps);
@@ -150,7 +151,11 @@ static fm_status prepare(fm_engine *engine, fm__checkpoint **checkpoint, const f
 /* Which arms there are follows from the units, the options and a calibration. */
 static fm_status find_arms(fm_engine *engine, fm_error *error) {
     const fm_engine_options *o = &engine->options;
+    fm__arms_find(engine);
+    fm__choose_init(engine);
     fm_status status = fm__calibration_load(engine, error);
+    if (status == FM_OK && fm__calibration_wants_estimate(engine))
+        status = fm__calibration_estimate(engine, error);
     if (status != FM_OK)
         return status;
     fm__arms_find(engine);
@@ -160,7 +165,7 @@ static fm_status find_arms(fm_engine *engine, fm_error *error) {
         return status;
     engine->forced = arm;
     fm__choose_init(engine);
-    if (engine->gpu && o->split < 0 && !engine->calibrated)
+    if (engine->gpu && o->split < 0 && !engine->calibrated && !engine->estimated)
         fm__log(FM_LOG_INFO,
                 "not calibrated: `fusionml calibrate` finds the shares with which %s "
                 "and %s work together",
@@ -286,6 +291,8 @@ void fm_engine_destroy(fm_engine **engine) {
     if (!engine || !*engine)
         return;
     fm_engine *e = *engine;
+    if (e->expired)
+        fm__saved_expire(e);
     fm__arms_forget(e);
     for (uint32_t i = e->n_bucket; i-- > 0;) {
         fm__free(e->buckets[i].op_shares);

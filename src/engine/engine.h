@@ -15,12 +15,13 @@
 #include "exec/exec.h"
 #include "exec/gate.h"
 #include "exec/store.h"
+#include "exec/tune.h"
 #include "fusionml/fusionml.h"
 #include "fusionml/lab.h"
 #include "model/model.h"
 #include "text/text.h"
 
-enum { FM__MAX_GROUPS = 4, FM__MAX_BUCKETS = 4, FM__CACHE_BUCKETS = 4, FM__ARM_COUNT = 5 };
+enum { FM__MAX_GROUPS = 4, FM__MAX_BUCKETS = 6, FM__CACHE_BUCKETS = 4, FM__ARM_COUNT = 5 };
 
 /* ---- machine.c, devices.c ---- */
 
@@ -120,6 +121,7 @@ typedef struct fm__bucket {
     fm__chooser choosers[FM__CACHE_BUCKETS];
     double (*op_shares)[FM__MAX_UNITS]; /* (n_op) as calibrated; NULL: none */
     double predicted[FM__ARM_COUNT];    /* ns for one unit of work, as calibrated; 0: unknown */
+    double predicted_work; /* of the run that they were measured with; 0: never drifts */
 } fm__bucket;
 
 /* Bytes of one engine, by where they lie. */
@@ -128,6 +130,7 @@ typedef struct fm__memory_need {
     uint64_t vectors; /* a GPU's copies of the vectors */
     uint64_t copies;  /* a GPU's copies of matrices and gather tables */
     uint64_t cache, scratch, output;
+    uint64_t ring;   /* through which a GPU streams weights, where it does */
     uint64_t mirror; /* scratch once more, where the main unit's is not in host memory */
     uint64_t host;   /* sum against the machine's budget */
     uint64_t own;    /* sum against a discrete GPU's own memory */
@@ -158,7 +161,9 @@ struct fm_engine {
     fm__pressure_state pressure;
     uint64_t calls_of[5];  /* tape runs, by fm_arm */
     double attention_work; /* work of one row for one cached token; choose.c */
-    bool calibrated;
+    bool calibrated;       /* from a saved or a full calibration */
+    bool estimated;        /* from the few runs of fm__calibration_estimate() */
+    bool expired;          /* drift: what is saved goes when the engine does */
     double calibration_age_s;
 
     fm__pool pools[FM__MAX_GROUPS];
@@ -262,6 +267,8 @@ bool fm__choose_remove(fm_engine *engine, fm_arm arm);
 fm_arm fm__choose_active(const fm_engine *engine, const fm__bucket *bucket);
 /* What a chunk's time is divided by. */
 double fm__choose_work(const fm_engine *engine, const fm__batch_view *view);
+/* The same for one sequence of `rows` rows from its beginning. */
+double fm__choose_full_work(const fm_engine *engine, uint32_t rows);
 
 /* ---- report.c ---- */
 
@@ -292,20 +299,48 @@ typedef struct fm__shape {
 /* false: the op is no product. */
 bool fm__shape_of(const fm__tape *tape, uint32_t op, fm__shape *out);
 bool fm__shape_equal(const fm__shape *a, const fm__shape *b);
-/* Rows for which such a product of the tape is measured. */
-uint32_t fm__shape_rows(const fm__shape *shape, const fm__tape *tape);
+
+/* The products of a tape, by shape. */
+typedef struct fm__tape_classes {
+    uint32_t n;
+    fm__shape shapes[FM__TUNE_CLASSES];
+    uint32_t count[FM__TUNE_CLASSES];
+    uint8_t *class_of; /* (n_op): FM__TUNE_NO_CLASS: no product */
+    double *work;      /* (n_op): weight bytes of products */
+} fm__tape_classes;
+
+fm_status fm__classes_make(fm__tape_classes *out, const fm__tape *tape, fm_error *error);
+void fm__classes_finish(fm__tape_classes *classes);
+/* Shares of the units for each of the tape's ops, from the last unit's share in each class. */
+void fm__classes_give(const fm__tape_classes *classes, const fm_engine *engine,
+                      const double shares[FM__TUNE_CLASSES], uint32_t n_op,
+                      double (*op_shares)[FM__MAX_UNITS]);
 
 typedef struct fm__measure fm__measure;
 
-/* Products of a shape as the tape `like` has them, over `rows` rows. */
-fm_status fm__measure_create(fm__measure **out, fm_engine *engine, const fm__tape *like,
-                             const fm__shape *shape, uint32_t rows, fm_error *error);
+/* Runs of the bucket's tape, full of rows. Pages are borrowed until it is destroyed. */
+fm_status fm__measure_create(fm__measure **out, fm_engine *engine, fm__bucket *bucket,
+                             fm_error *error);
 void fm__measure_destroy(fm__measure **measure);
-/* One run, the last unit's share being `share`. */
-fm_status fm__measure_share(fm__measure *measure, double share, double *ns, fm_error *error);
-/* The median of some runs of a full tape on an arm, and their work. Pages are borrowed. */
-fm_status fm__measure_tape(fm_engine *engine, fm__bucket *bucket, fm_arm arm, double *ns,
-                           double *work, fm_error *error);
+const fm__tape_classes *fm__measure_classes(const fm__measure *measure);
+/* Work of such a run. */
+double fm__measure_work(const fm__measure *measure);
+/* One run with the last unit's share of each class. *beside_ns: what else it took, to record it and
+   to run it a first time; where that takes long, it is the run. */
+fm_status fm__measure_shares(fm__measure *measure, const double shares[FM__TUNE_CLASSES],
+                             fm__tune_times *times, double *beside_ns, fm_error *error);
+/* The median of `runs` runs (1 to 9) on an arm, behind a first one; where that takes long, its
+   time. */
+fm_status fm__measure_arm(fm__measure *measure, fm_arm arm, uint32_t runs, double *ns,
+                          fm_error *error);
+
+/* ---- calibration.c ---- */
+
+/* A real GPU and a host that nothing is known of, and whose arms are to be chosen by measuring. */
+bool fm__calibration_wants_estimate(const fm_engine *engine);
+/* Shares and predictions from a few runs, within about a second for each of two numbers of rows;
+   the others follow from these. Measures nothing while memory is tight. */
+fm_status fm__calibration_estimate(fm_engine *engine, fm_error *error);
 
 /* ---- saved.c: calibrations in the user's cache folder ---- */
 
@@ -318,6 +353,9 @@ fm_status fm__saved_add(fm__store *store, const fm_engine *engine, const fm__sha
 /* What bucket->predicted says. */
 fm_status fm__saved_add_tape(fm__store *store, const fm_engine *engine, const fm__bucket *bucket,
                              fm_error *error);
+/* What the engine's calibration saved for its axis, dependencies and residency is dropped: it does
+   not hold any more. */
+void fm__saved_expire(const fm_engine *engine);
 /* path: receives where it was written. */
 fm_status fm__saved_write(fm__store *store, const fm_engine *engine, char *path, size_t capacity,
                           fm_error *error);

@@ -50,8 +50,9 @@ static void let_go(fm_engine *engine) {
         fm__free(bucket->op_shares);
         bucket->op_shares = NULL;
         memset(bucket->predicted, 0, sizeof(bucket->predicted));
+        bucket->predicted_work = 0;
     }
-    engine->calibrated = false;
+    engine->calibrated = engine->estimated = engine->expired = false;
 }
 
 /* What was in the unit's memory now counts against the machine's budget. */

@@ -93,6 +93,7 @@ static fm_status make_plan(const experiment *x, const probe_case *c, double shar
     const fm__plan_options options = {
         .shares = {1 - share, share},
         .axis = x->probe.options.axis == FM_AXIS_TOKENS ? FM__AXIS_TOKENS : FM__AXIS_CHANNELS,
+        .products_only = true, /* the producer is the main unit's */
         .deps = c->deps};
     return fm__plan_make(out, tape_of(&x->probe, c->view), x->probe.units, 2, &options, x->error);
 }

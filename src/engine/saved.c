@@ -113,6 +113,21 @@ fm_status fm__saved_write(fm__store *store, const fm_engine *engine, char *path,
     return fm__store_save(store, path, (uint64_t)time(NULL), error);
 }
 
+void fm__saved_expire(const fm_engine *engine) {
+    fm__store store;
+    fm_error error = {0};
+    char path[512];
+    uint64_t now = (uint64_t)time(NULL);
+    const fm__store_shape these = shape_of(engine, NULL, 1);
+    begin(&store, engine);
+    if (fm__store_path(engine->machine->cache_dir, &store.key, path, sizeof(path)) &&
+        fm__store_load(&store, path, now) && fm__store_drop(&store, &these) > 0 &&
+        fm__store_save(&store, path, store.saved_s, &error) != FM_OK)
+        fm__log(FM_LOG_WARNING, "%s: the calibration, which has expired, stays: %s", error.place,
+                error.message);
+    fm__store_finish(&store);
+}
+
 /* ---- loading ---- */
 
 static fm_status take_shares(const fm_engine *engine, const fm__store *store, fm__bucket *bucket,
@@ -125,7 +140,7 @@ static fm_status take_shares(const fm_engine *engine, const fm__store *store, fm
         fm__shape shape;
         if (!fm__shape_of(tape, i, &shape))
             continue;
-        const fm__store_shape key = shape_of(engine, &shape, fm__shape_rows(&shape, tape));
+        const fm__store_shape key = shape_of(engine, &shape, tape->max_rows);
         const fm__store_entry *entry = fm__store_find(store, &key);
         fm__arms_give(engine, entry ? entry->share : 0, shares[i]);
         *found = *found || entry;
@@ -135,6 +150,8 @@ static fm_status take_shares(const fm_engine *engine, const fm__store *store, fm
     const fm__store_entry *whole = fm__store_find(store, &key);
     for (int i = 0; whole && i < FM__STORE_ARMS; i++)
         bucket->predicted[arms[i]] = whole->ns_of_work[i];
+    if (whole && whole->shape.rows == tape->max_rows)
+        bucket->predicted_work = fm__choose_full_work(engine, tape->max_rows);
     return FM_OK;
 }
 

@@ -97,6 +97,8 @@ fm_status fm__weights_plan(fm_engine *engine, fm_error *error) {
     engine->need.vectors = engine->need.copies = 0;
     if (!engine->gpu)
         return FM_OK;
+    engine->need.vectors = sum(engine, FM__ROLE_VECTOR);
+    uint64_t room = room_for_copies(engine), matrices = sum(engine, FM__ROLE_LINEAR);
     engine->residency = fm__alloc_array(model->n_weight, sizeof(*engine->residency));
     if (!engine->residency)
         return fm__error_memory(error, "weights", model->n_weight * sizeof(*engine->residency));
@@ -107,13 +109,13 @@ fm_status fm__weights_plan(fm_engine *engine, fm_error *error) {
                                : role == FM__ROLE_VECTOR ? FM__RESIDENCY_RESIDENT
                                                          : FM__RESIDENCY_MAPPED;
     }
-    engine->need.vectors = sum(engine, FM__ROLE_VECTOR);
     bool discrete = !engine->gpu->properties.unified;
     if (mode != FM_WEIGHTS_RESIDENT && !(mode == FM_WEIGHTS_AUTO && discrete))
         return FM_OK;
-    uint64_t room = room_for_copies(engine), matrices = sum(engine, FM__ROLE_LINEAR);
     if (mode == FM_WEIGHTS_RESIDENT && matrices > room)
         return does_not_fit(engine, matrices, room, error);
+    if (matrices > room) /* the others are streamed */
+        room -= fm__min_size(room, engine->gpu->properties.ring_bytes);
     keep_resident(engine, FM__ROLE_LINEAR, &room);
     if (discrete)
         keep_resident(engine, FM__ROLE_GATHER, &room);

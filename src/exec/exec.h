@@ -66,10 +66,16 @@ typedef struct fm__plan {
 } fm__plan;
 
 typedef struct fm__plan_options {
-    double shares[FM__MAX_UNITS]; /* of splittable ops; all 0: unit 0 takes everything */
-    /* NULL, or shares op by op ([n_op][FM__MAX_UNITS]); a row of zeros: `shares` above. */
+    double shares[FM__MAX_UNITS]; /* of what is divided; all 0: unit 0 takes everything */
+    /* NULL, or shares op by op ([n_op][FM__MAX_UNITS]); a row of zeros: `shares` above. Where all
+       ops are divided at the same rows, their mean by the products' work counts. */
     const double (*op_shares)[FM__MAX_UNITS];
-    fm__axis axis; /* CHANNELS or TOKENS; WHOLE: the default, which is CHANNELS */
+    /* CHANNELS: products are divided. TOKENS: products, and between units that address the same
+       memory all that the layers do. WHOLE, the default: TOKENS for host teams and a tape of many
+       rows, the shares then being shares of the work (later rows see more keys), and CHANNELS for
+       products of output rows; else CHANNELS. */
+    fm__axis axis;
+    bool products_only; /* whatever the axis, nothing else is divided */
     fm__deps deps;
 } fm__plan_options;
 

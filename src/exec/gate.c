@@ -18,6 +18,10 @@
  * time, is compared. Faster: the best other arm is, since whatever ended may have slowed it more.
  *   compare   A B B A, and when B does not come out slower, A B B A again: medians of four decide.
  *             B is expected to lose as if it had changed alike, where that is more.
+ *   expiry    The active arm takes more or less than predicted, by `expire`, in most of its calls
+ *             of two windows: what the predictions say of the others does not hold either. None is
+ *             hopeless any more and each gets a probation, the likeliest first. How much slower an
+ *             arm was predicted to be only delays its probe, until the budget allows for that.
  *   back-off  After a comparison without a switch the next waits, twice as long each time. The arm
  *             that was left after a drift is compared again in the same way: it may recover.
  */
@@ -39,8 +43,8 @@ enum {
 /* Of an arm of which nothing is known: between as fast and hopeless. */
 static const double UNKNOWN_RATIO = 1.15;
 
-static const char *const EVENT_NAMES[] = {"kept",   "lock",      "drift",    "all-drift",
-                                          "switch", "no-switch", "forbidden"};
+static const char *const EVENT_NAMES[] = {"kept",   "lock",      "drift",     "all-drift",
+                                          "switch", "no-switch", "forbidden", "expired"};
 
 const char *fm__gate_event_name(fm__gate_event event) {
     return (size_t)event < sizeof EVENT_NAMES / sizeof *EVENT_NAMES ? EVENT_NAMES[event]
@@ -77,7 +81,8 @@ static void mark_hopeless(fm__gate *gate) {
             best = arm->predicted;
     }
     for (uint32_t i = 0; i < gate->n_arm; i++)
-        gate->arms[i].hopeless = gate->arms[i].predicted > best * gate->options.hopeless;
+        gate->arms[i].hopeless =
+            !gate->expired && gate->arms[i].predicted > best * gate->options.hopeless;
 }
 
 /* The usable arm with the lowest median; of those without one, the lowest prediction, then the
@@ -116,6 +121,7 @@ void fm__gate_init(fm__gate *gate, const fm__gate_options *options, const char *
     o->hysteresis = o->hysteresis > 0 ? o->hysteresis : 0.03;
     o->drift = o->drift > 0 ? o->drift : 0.10;
     o->hopeless = o->hopeless > 1 ? o->hopeless : 1.3;
+    o->expire = o->expire > 1 ? o->expire : o->hopeless;
     gate->n_arm = n_arm;
     for (uint32_t i = 0; i < n_arm; i++) {
         gate->arms[i].name = names[i];
@@ -228,6 +234,7 @@ static void activate(fm__gate *gate, uint32_t i) {
     gate->switches += gate->active != i;
     gate->active = i;
     gate->left = NO_ARM;
+    gate->off = 0;
     gate->backoff = gate->wait_calls = FM__GATE_BACKOFF;
     settle(gate);
 }
@@ -484,6 +491,44 @@ static uint32_t comparison_arm(fm__gate *gate, bool memory_tight) {
     return gate->active;
 }
 
+/* ---- expiry ---- */
+
+static void expire(fm__gate *gate, double ratio) {
+    fm__gate_arm *active = &gate->arms[gate->active];
+    gate->expired = true;
+    mark_hopeless(gate);
+    for (uint32_t i = 0; i < gate->n_arm; i++) {
+        fm__gate_arm *arm = &gate->arms[i];
+        if (i == gate->active)
+            continue;
+        arm->proved = false;
+        arm->n_sample = arm->next = 0;
+        arm->median = arm->best = arm->lowest = 0;
+    }
+    gate->probing = gate->left = NO_ARM;
+    settle(gate);
+    back_to_watching(gate);
+    say(gate, FM__GATE_EXPIRED, "%.24s takes %.2f times what was predicted: predictions expire",
+        active->name, ratio);
+}
+
+/* Counts calls of the active arm that are off its prediction. */
+static void check_prediction(fm__gate *gate, double sample, double work) {
+    const fm__gate_arm *active = &gate->arms[gate->active];
+    double known = gate->options.work, limit = gate->options.expire;
+    if (gate->expired || known <= 0 || active->predicted <= 0 || work < 0.75 * known ||
+        work > 1.25 * known)
+        return;
+    double ratio = sample / active->predicted;
+    bool off = ratio > limit || ratio * limit < 1;
+    if (off)
+        gate->off++;
+    else if (gate->off > 0)
+        gate->off--;
+    if (gate->off >= FM__GATE_EXPIRE_CALLS)
+        expire(gate, active->median / active->predicted);
+}
+
 /* ---- choose, feed, remove ---- */
 
 static uint32_t wanted(fm__gate *gate, bool memory_tight) {
@@ -590,6 +635,8 @@ void fm__gate_feed(fm__gate *gate, uint32_t i, double ns, double work) {
             watch(gate);
     }
     lock_if_proved(gate);
+    if (settled && i == gate->active)
+        check_prediction(gate, sample, work);
 }
 
 bool fm__gate_remove(fm__gate *gate, uint32_t i) {

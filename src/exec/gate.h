@@ -27,6 +27,9 @@ enum {
        half a window to see it, one to begin, A b B B a A twice with the first call after each
        change left out. */
     FM__GATE_SWITCH_CALLS = 20,
+    /* Calls of the active arm, most of them off its prediction by `expire`, after which predictions
+       do not hold any more: two windows. */
+    FM__GATE_EXPIRE_CALLS = 2 * FM__GATE_WINDOW,
 };
 
 typedef enum fm__gate_phase {
@@ -41,6 +44,10 @@ typedef struct fm__gate_options {
     double hysteresis; /* an arm must be faster by it to become active; 0: 0.03 */
     double drift;      /* a change of the active arm's median by it begins a comparison; 0: 0.10 */
     double hopeless;   /* arms predicted slower than the best by it are never run; 0: 1.3 */
+    double expire;     /* predictions that are off by it, either way, expire; 0: as hopeless, since
+                          an arm that was left out by them could be the best then */
+    double work;       /* of the call that predictions were measured with: only calls whose work is
+                          within a quarter of it are held against them; 0: predictions stay */
 } fm__gate_options;
 
 typedef struct fm__gate_arm {
@@ -68,6 +75,8 @@ typedef enum fm__gate_event {
     FM__GATE_SWITCH,
     FM__GATE_NO_SWITCH, /* the comparison ended without one; the next waits longer */
     FM__GATE_FORBIDDEN, /* a probe was due and not allowed: budget or memory */
+    FM__GATE_EXPIRED,   /* predictions do not hold any more: no arm is hopeless by them, and all are
+                           measured again, as the budget allows */
 } fm__gate_event;
 
 typedef struct fm__gate {
@@ -98,6 +107,8 @@ typedef struct fm__gate {
     double work_high;         /* a bound on the work of a call: falls slowly */
     double spent_ns, lost_ns; /* of all calls; by probes, against the active arm's median */
     uint64_t calls, switches, probes, forbidden;
+    uint32_t off;                 /* calls off the prediction, less those that were not */
+    bool expired;                 /* predictions only say what a probe may cost */
     uint64_t wait_calls, backoff; /* calls until the next comparison may begin; doubles */
     fm__gate_event event; /* the weightiest of the last fm__gate_choose() and fm__gate_feed() */
     char reason[128];     /* of that event: a sentence */

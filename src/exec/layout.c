@@ -6,10 +6,11 @@
  *
  * Each unit gets its ops, in the tape's order, as pieces. A piece ends right after an op (with the
  * copies behind it) that another unit needs, and begins at an op that needs another unit's: it
- * waits for that unit's timeline, and signals its own. Waits only ever name earlier ops, so no two
- * units can wait for each other. A run raises every timeline by the same `span`, whichever unit has
- * fewer pieces; its first pieces wait for the other units' previous run, as both use the same
- * scratch.
+ * waits for that unit's timeline, and signals its own. Ops that are divided by tokens at the same
+ * borders need nothing of each other's rows, but for attention, which needs all keys and values.
+ * Waits only ever name earlier ops, so no two units can wait for each other. A run raises every
+ * timeline by the same `span`, whichever unit has fewer pieces; its first pieces wait for the other
+ * units' previous run, as both use the same scratch.
  *
  * BATCH waits for more. The main unit's ops fall into batches, each beginning at an op that needs
  * another unit's result; it waits there for all that other unit has to do before it in the tape. An
@@ -65,11 +66,36 @@ static void place_ops(cutter *c) {
 
 /* ---- waits ---- */
 
-/* The last op before `op` that unit v computes and `op` depends on, or NO_WAIT. */
-static int32_t producer(const cutter *c, uint32_t v, uint32_t op, int32_t seen) {
+static uint32_t token_end(fm__range range) {
+    return range.end == 0 ? FM__TOKEN_PARTS : range.end;
+}
+
+/* Unit u's rows of op i and unit v's of op j have none in common, as both are divided by tokens. */
+static bool rows_apart(const cutter *c, uint32_t u, uint32_t i, uint32_t v, uint32_t j) {
+    const fm__plan_op *a = &c->plan->ops[i], *b = &c->plan->ops[j];
+    if (a->axis != FM__AXIS_TOKENS || b->axis != FM__AXIS_TOKENS)
+        return false;
+    for (uint32_t x = 0; x < a->n_range; x++)
+        for (uint32_t y = 0; y < b->n_range; y++) {
+            const fm__plan_range *p = &a->ranges[x], *q = &b->ranges[y];
+            if (p->unit == u && q->unit == v && p->range.begin < token_end(q->range) &&
+                q->range.begin < token_end(p->range))
+                return false;
+        }
+    return true;
+}
+
+/* Unit u's part of op i needs unit v's part of op j, which comes before it. */
+static bool needs(const cutter *c, uint32_t u, uint32_t i, uint32_t v, uint32_t j) {
+    if (fm__tape_depends(c->tape, j, i) == FM__DEPENDENCE_NONE)
+        return false;
+    return !rows_apart(c, u, i, v, j) || fm__tape_mixes_rows(c->tape, j, i);
+}
+
+/* The last op before `op` that unit v computes and unit u's part of `op` needs, or NO_WAIT. */
+static int32_t producer(const cutter *c, uint32_t u, uint32_t v, uint32_t op, int32_t seen) {
     for (int32_t j = (int32_t)op - 1; j > seen; j--)
-        if (cell_of(c, v, (uint32_t)j)->present &&
-            fm__tape_depends(c->tape, (uint32_t)j, op) != FM__DEPENDENCE_NONE)
+        if (cell_of(c, v, (uint32_t)j)->present && needs(c, u, op, v, (uint32_t)j))
             return j;
     return NO_WAIT;
 }
@@ -100,9 +126,9 @@ static int32_t batch_end(const cutter *c, uint32_t op) {
 /* What unit u must wait for of unit v before op i, beyond op `seen`. */
 static int32_t wait_for(const cutter *c, uint32_t u, uint32_t v, uint32_t i, int32_t seen) {
     if (c->plan->deps != FM__DEPS_BATCH || (u != 0 && v != 0))
-        return producer(c, v, i, seen);
+        return producer(c, u, v, i, seen);
     if (u == 0)
-        return producer(c, v, i, seen) == NO_WAIT ? NO_WAIT : last_before(c, v, i, false, seen);
+        return producer(c, u, v, i, seen) == NO_WAIT ? NO_WAIT : last_before(c, v, i, false, seen);
     int32_t op = last_before(c, 0, i, true, NO_WAIT);
     int32_t end = op == NO_WAIT ? NO_WAIT : batch_end(c, (uint32_t)op);
     return end > seen ? end : NO_WAIT;

@@ -3,13 +3,26 @@
  * exec/plan.c: which unit computes which range of which op.
  *
  * Owns: plans. Never does: record or run. Called from: the loading thread.
+ *
+ * Products are divided on one of two axes. By channels a unit reads only its weights, but the next
+ * op needs the columns of all units: a hand-over a product, and what lies between products stays on
+ * the main unit. By tokens units that address the same memory divide every op of the layers at the
+ * same rows: a unit needs nothing of another's rows until attention, which needs all keys and
+ * values, so there is one hand-over a layer.
  */
 #include <string.h>
 
 #include "exec/exec.h"
 
-/* f32 columns of 128 bytes: the line that two units should not both write. */
-enum { LINE_COLUMNS = 32 };
+enum {
+    LINE_COLUMNS = 32, /* f32 columns of 128 bytes: the line that two units should not both write */
+    MANY_ROWS = 128,   /* from here on the default axis of host teams is TOKENS */
+    /* Time of attention's multiply-adds over that of a product's, about: theirs are floats. */
+    ATTENTION_COST = 3,
+    /* Rows of a full tape in which balanced borders count: products take whole tiles of tokens. Of
+       512 rows, 264 and 248 took 685 ms on two cores, 267 and 245 took 705. */
+    ROW_STEP = 8,
+};
 
 typedef struct planner {
     const fm__tape *tape;
@@ -17,6 +30,12 @@ typedef struct planner {
     uint32_t n_unit;
     const fm__plan_options *options;
     fm_error *error;
+    bool shared;   /* some unit has a share */
+    bool together; /* several have one, and all address the same memory: every op is divided */
+    bool hosts;    /* those are all host teams */
+    fm__axis axis; /* of ops over the batch's rows */
+    double rows[FM__MAX_UNITS]; /* together, TOKENS: the units' shares of the rows in all ops */
+    uint32_t token_step;        /* in which borders by tokens count, of FM__TOKEN_PARTS */
 } planner;
 
 /* What a unit can do with one op. */
@@ -35,10 +54,6 @@ static uint32_t lcm(uint32_t a, uint32_t b) {
         y = rest;
     }
     return a / x * b;
-}
-
-static bool splittable(fm__op_kind kind) {
-    return kind == FM__OP_LINEAR || kind == FM__OP_LINEAR_GLU;
 }
 
 /* ---- weights ---- */
@@ -175,12 +190,20 @@ static const double *shares_of(const planner *p, uint32_t index) {
     return p->options->shares;
 }
 
+/* By default what few rows want is read from the weights once: that work is divided by channels. */
+static fm__axis axis_of(const planner *p, const fm__op *op) {
+    bool outputs = fm__op_rows(p->tape, op) == FM__ROWS_OUTPUT;
+    return outputs && p->options->axis == FM__AXIS_WHOLE ? FM__AXIS_CHANNELS : p->axis;
+}
+
 static void split_op(const planner *p, uint32_t index, const ability *abilities, uint32_t first,
                      fm__plan_op *op) {
-    const double *asked = shares_of(p, index);
+    const fm__op *work = &p->tape->ops[index];
+    bool tokens = axis_of(p, work) == FM__AXIS_TOKENS;
+    bool with_all = tokens && p->together && fm__op_rows(p->tape, work) == FM__ROWS_BATCH;
+    const double *asked = with_all ? p->rows : shares_of(p, index);
     double shares[FM__MAX_UNITS];
     uint32_t with_share = 0, last = first;
-    bool tokens = p->options->axis == FM__AXIS_TOKENS;
     for (uint32_t u = 0; u < p->n_unit; u++) {
         shares[u] = (tokens ? abilities[u].whole : abilities[u].part) ? asked[u] : 0;
         if (shares[u] > 0) {
@@ -194,7 +217,8 @@ static void split_op(const planner *p, uint32_t index, const ability *abilities,
         return;
     }
     if (tokens) {
-        cut(op, FM__AXIS_TOKENS, FM__TOKEN_PARTS, 1, shares, p->n_unit, "split by tokens");
+        cut(op, FM__AXIS_TOKENS, FM__TOKEN_PARTS, p->token_step, shares, p->n_unit,
+            "split by tokens");
         return;
     }
     uint32_t channels;
@@ -226,10 +250,19 @@ static fm_status check_parts(const planner *p, uint32_t index, const fm__plan_op
     return FM_OK;
 }
 
-static fm_status plan_op(const planner *p, uint32_t index, bool shared, fm__plan_op *op) {
+/* Products are; by tokens, and in one memory, so is all that works row by row. Keys of 16 positions
+   share a line of the cache, which a GPU and a host do not both write. */
+static bool is_divided(const planner *p, const fm__op *op) {
+    if (op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU)
+        return p->shared;
+    return p->together && axis_of(p, op) == FM__AXIS_TOKENS && op->kind != FM__OP_SELECT &&
+           fm__op_rows(p->tape, op) == FM__ROWS_BATCH && (op->kind != FM__OP_KV_STORE || p->hosts);
+}
+
+static fm_status plan_op(const planner *p, uint32_t index, fm__plan_op *op) {
     ability abilities[FM__MAX_UNITS];
     uint32_t first = p->n_unit;
-    bool split = shared && splittable(p->tape->ops[index].kind), some = false;
+    bool split = is_divided(p, &p->tape->ops[index]), some = false;
     for (uint32_t u = 0; u < p->n_unit; u++) {
         abilities[u] = able(p, index, u);
         some = some || abilities[u].part;
@@ -242,7 +275,7 @@ static fm_status plan_op(const planner *p, uint32_t index, bool shared, fm__plan
         give_whole(op, first,
                    first > 0 && abilities[0].kernel ? "the main unit does not have its weights"
                    : first > 0                      ? "the main unit cannot run it"
-                   : shared                         ? "not split: its rows are cheap"
+                   : p->shared                      ? "not split: its rows are cheap"
                                                     : "the main unit runs everything");
         return FM_OK;
     }
@@ -317,25 +350,127 @@ static fm_status check_options(const planner *p) {
     return status;
 }
 
-static bool any_share(const planner *p) {
-    for (uint32_t u = 0; u < p->n_unit; u++) {
-        if (p->options->shares[u] > 0)
+/* ---- who shares, and on which axis ---- */
+
+static bool has_share(const planner *p, uint32_t unit) {
+    if (p->options->shares[unit] > 0)
+        return true;
+    for (uint32_t i = 0; p->options->op_shares != NULL && i < p->tape->n_op; i++)
+        if (p->options->op_shares[i][unit] > 0)
             return true;
-        for (uint32_t i = 0; p->options->op_shares != NULL && i < p->tape->n_op; i++)
-            if (p->options->op_shares[i][u] > 0)
-                return true;
-    }
     return false;
+}
+
+/* Multiply-adds of a row: in products, and in attention for one key. */
+static double row_work(const planner *p, const fm__op *op) {
+    if (fm__op_rows(p->tape, op) == FM__ROWS_OUTPUT)
+        return 0;
+    if (op->kind == FM__OP_ATTENTION) {
+        const fm__cache_group *group = &p->tape->groups[op->cache_group];
+        return (double)op->heads * (group->key_dim + group->value_dim);
+    }
+    if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+        return 0;
+    const fm__weight *weight = p->tape->weights[op->weight[0]];
+    return (double)weight->n * weight->k * (op->kind == FM__OP_LINEAR_GLU ? 2 : 1);
+}
+
+/* One share of the rows a unit, for all ops: the mean of the products', by their work. */
+static void mean_shares(const planner *p, double shares[FM__MAX_UNITS]) {
+    if (p->options->op_shares == NULL) {
+        memcpy(shares, p->options->shares, FM__MAX_UNITS * sizeof *shares);
+        return;
+    }
+    memset(shares, 0, FM__MAX_UNITS * sizeof *shares);
+    for (uint32_t i = 0; i < p->tape->n_op; i++) {
+        const double *of_op = shares_of(p, i);
+        double work = p->tape->ops[i].kind != FM__OP_ATTENTION ? row_work(p, &p->tape->ops[i]) : 0;
+        double sum = 0;
+        for (uint32_t u = 0; u < p->n_unit; u++)
+            sum += of_op[u];
+        for (uint32_t u = 0; u < p->n_unit && sum > 0; u++)
+            shares[u] += work * of_op[u] / sum;
+    }
+}
+
+/* Work of the first `rows` rows of a full tape that begins a sequence: later rows see more keys. */
+static double work_before(const planner *p, double rows) {
+    double sum = 0;
+    for (uint32_t i = 0; i < p->tape->n_op; i++) {
+        const fm__op *op = &p->tape->ops[i];
+        double work = row_work(p, op);
+        if (op->kind != FM__OP_ATTENTION) {
+            sum += work * rows;
+            continue;
+        }
+        double window = p->tape->groups[op->cache_group].window;
+        double full = window > 0 && window < rows ? window : rows; /* rows that see all before */
+        sum += ATTENTION_COST * work * (full * full / 2 + (rows - full) * full);
+    }
+    return sum;
+}
+
+/* Turns shares of the work into shares of the rows. */
+static void balance(planner *p) {
+    double *shares = p->rows;
+    double all = work_before(p, p->tape->max_rows), sum = 0, before = 0, begin = 0;
+    for (uint32_t u = 0; u < p->n_unit; u++)
+        sum += shares[u];
+    for (uint32_t u = 0; u < p->n_unit && all > 0; u++) {
+        if (!(shares[u] > 0))
+            continue;
+        before += shares[u];
+        double low = begin, high = p->tape->max_rows;
+        for (int step = 0; step < 40; step++) {
+            double middle = (low + high) / 2;
+            if (work_before(p, middle) * sum < before * all)
+                low = middle;
+            else
+                high = middle;
+        }
+        shares[u] = high - begin;
+        begin = high;
+    }
+    p->token_step = (FM__TOKEN_PARTS * ROW_STEP + p->tape->max_rows - 1) / p->tape->max_rows;
+}
+
+static void settle_axis(planner *p) {
+    uint32_t n = 0;
+    bool unified = p->units[0]->properties.unified; /* it runs what is not divided */
+    p->hosts = true;
+    for (uint32_t u = 0; u < p->n_unit; u++) {
+        if (!has_share(p, u))
+            continue;
+        n++;
+        unified = unified && p->units[u]->properties.unified;
+        p->hosts = p->hosts && needs_no_buffer(p->units[u]);
+    }
+    p->shared = n > 0;
+    p->together = n > 1 && unified && !p->options->products_only;
+    p->token_step = 1;
+    p->axis = p->options->axis;
+    if (p->axis == FM__AXIS_WHOLE)
+        p->axis = p->together && p->hosts && p->tape->max_rows >= MANY_ROWS ? FM__AXIS_TOKENS
+                                                                            : FM__AXIS_CHANNELS;
+    if (!p->together || p->axis != FM__AXIS_TOKENS)
+        return;
+    mean_shares(p, p->rows);
+    if (p->options->axis == FM__AXIS_WHOLE)
+        balance(p);
 }
 
 fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const *units,
                         uint32_t n_unit, const fm__plan_options *options, fm_error *error) {
     static const fm__plan_options none;
-    const planner p = {tape, units, n_unit, options != NULL ? options : &none, error};
+    planner p = {.tape = tape,
+                 .units = units,
+                 .n_unit = n_unit,
+                 .options = options != NULL ? options : &none,
+                 .error = error};
     fm_status status = check_options(&p);
     if (status != FM_OK)
         return status;
-    bool shared = any_share(&p);
+    settle_axis(&p);
     fm__plan *plan = fm__alloc_zero(sizeof *plan);
     if (plan == NULL)
         return fm__error_memory(error, "plan", sizeof *plan);
@@ -347,7 +482,7 @@ fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const 
     plan->n_op = tape->n_op;
     plan->deps = p.options->deps;
     for (uint32_t i = 0; i < tape->n_op && status == FM_OK; i++)
-        status = plan_op(&p, i, shared, &plan->ops[i]);
+        status = plan_op(&p, i, &plan->ops[i]);
     if (status == FM_OK)
         status = plan_memory(&p, plan);
     if (status != FM_OK)

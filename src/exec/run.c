@@ -254,9 +254,11 @@ static fm_status check_run(const fm__exec *exec, const fm__run *run, fm_error *e
     return FM_OK;
 }
 
-/* Hands every unit all of its pieces. */
+/* Hands every unit all of its pieces: a GPU, the main unit, last. It takes a driver call for each
+   of its waits, and meanwhile works on the first pieces; the others are there when it comes to need
+   them. */
 static fm_status submit_all(fm__exec *exec, const fm__run *run, uint64_t end, fm_error *error) {
-    for (uint32_t u = 0; u < exec->n_unit; u++) {
+    for (uint32_t u = exec->n_unit; u-- > 0;) {
         if (!fm__exec_uses(exec, u))
             continue;
         fm_status status = fm__device_submit(exec->units[u], exec->segments[u], exec->n_segment[u],

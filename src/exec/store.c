@@ -358,6 +358,17 @@ fm_status fm__store_put(fm__store *store, const fm__store_entry *entry, fm_error
     return status;
 }
 
+uint32_t fm__store_drop(fm__store *store, const fm__store_shape *shape) {
+    uint32_t kept = 0, n = store->n_entry;
+    for (uint32_t i = 0; i < n; i++) {
+        const fm__store_shape *s = &store->entries[i].shape;
+        if (s->axis != shape->axis || s->deps != shape->deps || s->weights != shape->weights)
+            store->entries[kept++] = store->entries[i];
+    }
+    store->n_entry = kept;
+    return n - kept;
+}
+
 /* 1 for equal numbers, more the further they are apart. */
 static double distance(uint32_t a, uint32_t b) {
     double x = (double)a + 1, y = (double)b + 1;

@@ -51,7 +51,7 @@ typedef struct fm__store_shape {
     uint32_t n, k;
     const fm__type *types[2]; /* [1]: LINEAR_GLU's other weight, or NULL */
     bool fast, output;        /* class fast; over the rows that want output */
-    uint32_t rows, cache;     /* buckets: rows of the run, cached tokens before it */
+    uint32_t rows, cache;     /* buckets: rows of the tape, cached tokens before it */
     fm__axis axis;
     fm__deps deps;
     fm__residency weights; /* of the first unit */
@@ -84,6 +84,8 @@ fm_status fm__store_save(fm__store *store, const char *path, uint64_t now_s, fm_
 /* Takes the place of the entry of the same shape. Errors: ARGUMENT (a value that cannot be saved),
    LIMIT, MEMORY. */
 fm_status fm__store_put(fm__store *store, const fm__store_entry *entry, fm_error *error);
+/* Drops every entry with the axis, dependencies and weights of `shape`; returns how many. */
+uint32_t fm__store_drop(fm__store *store, const fm__store_shape *shape);
 /* The entry of this shape whose rows are nearest by ratio, then whose cache is; NULL: none. */
 const fm__store_entry *fm__store_find(const fm__store *store, const fm__store_shape *shape);
 /* Seconds since it was saved. */

@@ -21,14 +21,19 @@ bool fm__tape_overlaps(const fm__tape *tape, int16_t a, int16_t b) {
     return x->slot == y->slot && x->offset < y_end && y->offset < x_end;
 }
 
+/* Row r of one tensor lies on row r of the other and on no other row. */
+static bool rows_coincide(const fm__tape *tape, int16_t a, int16_t b) {
+    const fm__tensor *x = &tape->tensors[a], *y = &tape->tensors[b];
+    return x->slot == y->slot && x->offset == y->offset && x->rows == y->rows &&
+           x->layout.stride == y->layout.stride;
+}
+
 /* The stronger of `so_far` and what two accesses, one of them a write, to tensors a and b mean. */
 static fm__dependence conflict(const fm__tape *tape, int16_t a, int16_t b, bool by_rows,
                                fm__dependence so_far) {
     if (a == FM__NONE || b == FM__NONE || !fm__tape_overlaps(tape, a, b))
         return so_far;
-    /* Two tensors in the same memory have other strides: row r of one lies on any row of the
-       other. */
-    if (a == b && by_rows)
+    if (by_rows && rows_coincide(tape, a, b))
         return so_far == FM__DEPENDENCE_FULL ? so_far : FM__DEPENDENCE_ROWS;
     return FM__DEPENDENCE_FULL;
 }
@@ -43,16 +48,26 @@ static bool cache_conflict(const fm__op *a, const fm__op *b) {
            (a->kind == FM__OP_KV_STORE || b->kind == FM__OP_KV_STORE);
 }
 
-fm__dependence fm__tape_depends(const fm__tape *tape, uint32_t earlier, uint32_t later) {
-    const fm__op *a = &tape->ops[earlier], *b = &tape->ops[later];
+static fm__dependence depends(const fm__tape *tape, const fm__op *a, const fm__op *b,
+                              bool by_rows) {
     if (cache_conflict(a, b))
         return FM__DEPENDENCE_FULL;
-    bool by_rows = is_row_wise(a->kind) && is_row_wise(b->kind) &&
-                   fm__op_rows(tape, a) == fm__op_rows(tape, b);
+    by_rows = by_rows && fm__op_rows(tape, a) == fm__op_rows(tape, b);
     fm__dependence d = FM__DEPENDENCE_NONE;
     for (int i = 0; i < 2; i++) {
         d = conflict(tape, a->out, b->in[i], by_rows, d); /* read after write */
         d = conflict(tape, a->in[i], b->out, by_rows, d); /* write after read */
     }
     return conflict(tape, a->out, b->out, by_rows, d); /* write after write; ROPE's own read */
+}
+
+fm__dependence fm__tape_depends(const fm__tape *tape, uint32_t earlier, uint32_t later) {
+    const fm__op *a = &tape->ops[earlier], *b = &tape->ops[later];
+    return depends(tape, a, b, is_row_wise(a->kind) && is_row_wise(b->kind));
+}
+
+bool fm__tape_mixes_rows(const fm__tape *tape, uint32_t earlier, uint32_t later) {
+    const fm__op *a = &tape->ops[earlier], *b = &tape->ops[later];
+    bool by_rows = a->kind != FM__OP_SELECT && b->kind != FM__OP_SELECT;
+    return depends(tape, a, b, by_rows) == FM__DEPENDENCE_FULL;
 }

@@ -6,8 +6,8 @@
  */
 #include "tape/tape.h"
 
-static bool overlap_in_time(const fm__life *a, const fm__life *b) {
-    return a->first <= b->last && b->first <= a->last;
+static bool keep_apart(const fm__life *a, const fm__life *b) {
+    return a->kind != b->kind || (a->first <= b->last && b->first <= a->last);
 }
 
 /* Larger first, then the lower index: an insertion sort, as a tape has some tens of tensors. */
@@ -20,8 +20,8 @@ static void order_by_size(const fm__life *lives, uint32_t n, uint32_t *order) {
     }
 }
 
-/* Lowest offset at which `bytes` do not touch any placed tensor that lives at the same time. Only
-   0 and the ends of those tensors can be the answer. */
+/* Lowest offset at which `bytes` do not touch any placed tensor that must be kept apart. Only 0 and
+   the ends of those tensors can be the answer. */
 static size_t lowest_fit(const fm__life *lives, const size_t *offsets, const uint32_t *placed,
                          uint32_t n_placed, uint32_t tensor, size_t bytes) {
     size_t offset = 0;
@@ -31,7 +31,7 @@ static size_t lowest_fit(const fm__life *lives, const size_t *offsets, const uin
             const fm__life *other = &lives[placed[i]];
             size_t begin = offsets[placed[i]];
             size_t end = begin + fm__round_up(other->bytes, FM__TENSOR_ALIGN);
-            if (overlap_in_time(other, &lives[tensor]) && offset < end && begin < offset + bytes &&
+            if (keep_apart(other, &lives[tensor]) && offset < end && begin < offset + bytes &&
                 end > next)
                 next = end;
         }

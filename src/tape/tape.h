@@ -221,10 +221,12 @@ enum { FM__TENSOR_ALIGN = 128 };
 typedef struct fm__life {
     size_t bytes;
     uint32_t first, last;
+    uint32_t kind; /* only lives of one kind share memory */
 } fm__life;
 
-/* Offsets (multiples of FM__TENSOR_ALIGN) such that no two lives that overlap in time overlap in
-   memory; *total is the end of the highest. Largest first, each at the lowest offset that fits.
+/* Offsets (multiples of FM__TENSOR_ALIGN) such that no two lives that overlap in time, or are of
+   two kinds, overlap in memory; *total is the end of the highest. Largest first, each at the lowest
+   offset that fits: lives of one kind that are equally large share all of their memory or none.
    Zero bytes: offset 0. Errors: MEMORY, LIMIT (sizes overflow). */
 fm_status fm__tape_place(const fm__life *lives, uint32_t n, size_t *offsets, size_t *total,
                          fm_error *error);
@@ -242,3 +244,7 @@ bool fm__tape_overlaps(const fm__tape *tape, int16_t a, int16_t b);
 /* Of op `later` on op `earlier` of a finished tape: through tensors, through memory that tensors
    share, and through cache layers; read after write, write after read, write after write. */
 fm__dependence fm__tape_depends(const fm__tape *tape, uint32_t earlier, uint32_t later);
+/* Whether a row of `later` may depend on other rows of `earlier` than that one. If not, a unit that
+   computes some rows of both need not wait for one that computes others: so it is along a chain of
+   row-wise ops, products and attention. Of a finished tape. */
+bool fm__tape_mixes_rows(const fm__tape *tape, uint32_t earlier, uint32_t later);

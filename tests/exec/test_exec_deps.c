@@ -55,6 +55,32 @@ static void three_hosts_give_the_bits_of_one(void **state) {
     check_pair(THREE_HOSTS, FM__Q8_0);
 }
 
+/* The default of a tape for many rows: every op by tokens, the outputs by channels. */
+static void the_default_of_many_rows_gives_the_bits_of_one(void **state) {
+    (void)state;
+    model m;
+    conversation c;
+    model_init(&m, FM__Q8_0, FM__Q4_K, 128, 2);
+    conversation_init(&c, &m);
+    for (int kind = TWO_HOSTS; kind <= THREE_HOSTS; kind++) {
+        session s = make_pair((pair)kind);
+        for (int mode = 0; mode < N_MODE; mode++)
+            for (int share = 0; share <= 8; share++) {
+                fm__plan_options options = {.shares = {8 - share, share}, .deps = MODES[mode]};
+                if (s.n_unit == 3)
+                    options.shares[2] = share / 2.0;
+                session_init(&s, &m, &options);
+                bool divided = share > 0 && (share < 8 || s.n_unit == 3);
+                assert_int_equal(s.plan->ops[0].axis, divided ? FM__AXIS_TOKENS : FM__AXIS_WHOLE);
+                converse(&s, &m, &c);
+                session_close(&s);
+            }
+        session_finish(&s);
+    }
+    conversation_finish(&c);
+    model_finish(&m);
+}
+
 static void a_discrete_main_unit_gives_the_bits_of_one(void **state) {
     (void)state;
     check_pair(DISCRETE_MAIN, FM__Q4_K);
@@ -648,6 +674,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_hosts_give_the_bits_of_one),
         cmocka_unit_test(three_hosts_give_the_bits_of_one),
+        cmocka_unit_test(the_default_of_many_rows_gives_the_bits_of_one),
         cmocka_unit_test(a_discrete_main_unit_gives_the_bits_of_one),
         cmocka_unit_test(a_discrete_main_unit_with_two_hosts_does_too),
         cmocka_unit_test(shares_may_differ_from_op_to_op),

@@ -302,6 +302,37 @@ static void units_run_what_they_have_the_weights_of(void **state) {
     model_finish(&m);
 }
 
+/* A GPU in the host's memory: keys of 16 positions share lines of the cache, so one unit stores
+   them all; every other op of the layers is divided by tokens. */
+static void a_gpu_and_a_host_do_not_store_into_one_line(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_gpu(false), make_host(1, NULL)};
+    fm__buffer *buffer = NULL;
+    CHECK(fm__device_buffer_create(units[0], 4096, FM__MEMORY_LOCAL, &buffer, why));
+    place(&m, buffer, true);
+    fm__plan *plan = NULL;
+    fm__plan_options options = {.shares = {1, 1}, .axis = FM__AXIS_TOKENS};
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    assert_int_equal(plan->n_copy, 0);
+    for (uint32_t i = 0; i < plan->n_op; i++)
+        if (fm__op_rows(m.tape, &m.tape->ops[i]) == FM__ROWS_BATCH)
+            assert_int_equal(plan->ops[i].n_range, 1 + (m.tape->ops[i].kind != FM__OP_KV_STORE));
+    fm__plan_destroy(&plan);
+    options.axis = FM__AXIS_WHOLE; /* with a GPU, channels whatever the rows */
+    m.tape->max_rows = 4096;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    for (uint32_t i = 0; i < plan->n_op; i++)
+        assert_int_not_equal(plan->ops[i].axis, FM__AXIS_TOKENS);
+    m.tape->max_rows = 16;
+    fm__plan_destroy(&plan);
+    fm__device_buffer_destroy(&buffer);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
 static void parts_of_weights_allow_parts_of_products(void **state) {
     (void)state;
     model m;
@@ -529,6 +560,7 @@ int main(void) {
         cmocka_unit_test(senseless_cuts_are_refused),
         cmocka_unit_test(planning_survives_failing_allocations),
         cmocka_unit_test(units_run_what_they_have_the_weights_of),
+        cmocka_unit_test(a_gpu_and_a_host_do_not_store_into_one_line),
         cmocka_unit_test(parts_of_weights_allow_parts_of_products),
         cmocka_unit_test(tapes_may_be_planned_before_weights_are_there),
         cmocka_unit_test(ops_may_have_shares_of_their_own),

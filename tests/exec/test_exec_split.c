@@ -92,6 +92,10 @@ static fm__device *make_null(const char *refuse) {
     return device;
 }
 
+static bool is_product(const fm__op *op) {
+    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+}
+
 static void without_shares_unit_0_takes_all(void **state) {
     (void)state;
     model m;
@@ -124,8 +128,7 @@ static void shares_cut_products_by_channels(void **state) {
     int split = 0;
     for (uint32_t i = 0; i < plan->n_op; i++) {
         const fm__plan_op *op = &plan->ops[i];
-        bool product =
-            m.tape->ops[i].kind == FM__OP_LINEAR || m.tape->ops[i].kind == FM__OP_LINEAR_GLU;
+        bool product = is_product(&m.tape->ops[i]);
         uint32_t n = product ? m.tape->weights[m.tape->ops[i].weight[0]]->n : 0;
         /* Of 64 columns in steps of 32, a quarter rounds to nothing. */
         assert_true((op->axis == FM__AXIS_CHANNELS) == (product && n > 64));
@@ -172,6 +175,163 @@ static void tokens_are_an_axis_too(void **state) {
     fm__plan_destroy(&plan);
     fm__device_destroy(&units[1]);
     fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* By tokens, in one memory, all that the layers do is divided at the same rows: nobody waits for
+   another but in attention. */
+static void tokens_divide_every_op_of_the_layers(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(NULL), make_null(NULL)};
+    fm__plan_options options = {.shares = {3, 1}, .axis = FM__AXIS_TOKENS};
+    fm__plan *plan = NULL;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    for (uint32_t i = 0; i < plan->n_op; i++) {
+        const fm__op *op = &m.tape->ops[i];
+        bool layers = fm__op_rows(m.tape, op) == FM__ROWS_BATCH;
+        assert_int_equal(plan->ops[i].axis,
+                         layers || is_product(op) ? FM__AXIS_TOKENS : FM__AXIS_WHOLE);
+        if (plan->ops[i].axis == FM__AXIS_TOKENS)
+            assert_int_equal(plan->ops[i].ranges[0].range.end, FM__TOKEN_PARTS / 4 * 3);
+    }
+    fm__exec *exec = NULL;
+    CHECK(fm__exec_create(&exec, m.tape, plan, units, 2, why));
+    fm__exec_span spans[64];
+    uint32_t n = fm__exec_spans(exec, spans, 64), of_last = 0;
+    assert_in_range(n, 1, 64);
+    for (uint32_t i = 0; i < n; i++) {
+        if (spans[i].unit == 0)
+            continue;
+        of_last++;
+        /* Each piece ends with keys and values, but the last layer's, and the logits. */
+        if (of_last <= MODEL_LAYERS)
+            assert_int_equal(m.tape->ops[spans[i].last_op].kind, FM__OP_KV_STORE);
+        if (of_last > 1 && of_last <= MODEL_LAYERS + 1)
+            assert_int_equal(m.tape->ops[spans[i].first_op].kind, FM__OP_ATTENTION);
+    }
+    assert_int_equal(of_last, MODEL_LAYERS + 2);
+    fm__exec_destroy(&exec);
+    fm__plan_destroy(&plan);
+
+    /* The producer of a product may have to stay where it is. */
+    options.products_only = true;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    for (uint32_t i = 0; i < plan->n_op; i++)
+        assert_int_equal(plan->ops[i].n_range, is_product(&m.tape->ops[i]) ? 2 : 1);
+    fm__plan_destroy(&plan);
+    options.products_only = false;
+
+    /* Where the main unit has a memory of its own it keeps what it has, though others share. */
+    fm__device *discrete = make_null(NULL), *three[3] = {discrete, units[0], units[1]};
+    discrete->properties.unified = false;
+    options.shares[0] = 0;
+    options.shares[2] = 1;
+    CHECK(fm__plan_make(&plan, m.tape, three, 3, &options, why));
+    for (uint32_t i = 0; i < plan->n_op; i++)
+        assert_int_equal(plan->ops[i].n_range, is_product(&m.tape->ops[i]) ? 2 : 1);
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&discrete);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* A unit that lacks a kernel keeps its share of everything else. */
+static void one_missing_kernel_moves_one_op(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(NULL), make_null("rope")};
+    const fm__plan_options options = {.shares = {1, 1}, .axis = FM__AXIS_TOKENS};
+    fm__plan *plan = NULL;
+    CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+    for (uint32_t i = 0; i < plan->n_op; i++)
+        if (fm__op_rows(m.tape, &m.tape->ops[i]) == FM__ROWS_BATCH)
+            assert_int_equal(plan->ops[i].n_range, 1 + (m.tape->ops[i].kind != FM__OP_ROPE));
+    fm__plan_destroy(&plan);
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
+/* Where nobody says otherwise: tokens for host teams and many rows, shares of the work; the few
+   rows of the outputs by channels. */
+static void many_rows_are_divided_by_tokens(void **state) {
+    (void)state;
+    for (uint32_t rows = 64; rows <= 512; rows *= 2) {
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q8_0, rows, 2);
+        fm__device *units[2] = {make_null(NULL), make_null(NULL)};
+        fm__plan_options options = {.shares = {1, 1}};
+        fm__plan *plan = NULL;
+        CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+        uint32_t border = plan->ops[0].ranges[0].range.end; /* 0: EMBED is not divided */
+        if (rows < 128)
+            assert_int_equal(border, 0);
+        else /* the first unit's rows see fewer keys */
+            assert_in_range(border, FM__TOKEN_PARTS / 2 + 1, FM__TOKEN_PARTS / 10 * 7);
+        assert_int_equal(fm__token_border(rows, border) % 8, 0); /* in whole tiles of tokens */
+        for (uint32_t i = 0; i < plan->n_op; i++) {
+            const fm__op *op = &m.tape->ops[i];
+            bool outputs = fm__op_rows(m.tape, op) == FM__ROWS_OUTPUT;
+            fm__axis want = border > 0 && !outputs ? FM__AXIS_TOKENS
+                            : is_product(op)       ? FM__AXIS_CHANNELS
+                                                   : FM__AXIS_WHOLE;
+            assert_int_equal(plan->ops[i].axis, want);
+            if (want == FM__AXIS_TOKENS)
+                assert_int_equal(plan->ops[i].ranges[0].range.end, border);
+        }
+        fm__plan_destroy(&plan);
+        m.f.groups[0].window = 1; /* every row sees one key: nothing to balance */
+        CHECK(fm__plan_make(&plan, m.tape, units, 2, &options, why));
+        if (rows >= 128)
+            assert_in_range(plan->ops[0].ranges[0].range.end, FM__TOKEN_PARTS / 2 - 1,
+                            FM__TOKEN_PARTS / 2 + 1);
+        fm__plan_destroy(&plan);
+        fm__device_destroy(&units[1]);
+        fm__device_destroy(&units[0]);
+        model_finish(&m);
+    }
+}
+
+/* Shares op by op become one for all ops, by the products' work. */
+static void op_shares_become_one_share(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[3] = {make_null(NULL), make_null(NULL), make_null(NULL)};
+    double(*shares)[FM__MAX_UNITS] = fm__alloc_zero(m.tape->n_op * sizeof *shares);
+    assert_non_null(shares);
+    double all = 0, first = 0;
+    for (uint32_t i = 0; i < m.tape->n_op; i++) {
+        const fm__op *op = &m.tape->ops[i];
+        shares[i][i % 2 * 2] = 1 + i % 5; /* whole products, to the first or the last unit */
+        if (!is_product(op) || fm__op_rows(m.tape, op) == FM__ROWS_OUTPUT)
+            continue;
+        const fm__weight *w = m.tape->weights[op->weight[0]];
+        double work = (double)w->n * w->k * (op->kind == FM__OP_LINEAR_GLU ? 2 : 1);
+        all += work;
+        first += i % 2 == 0 ? work : 0;
+    }
+    const fm__plan_options options = {.op_shares = (const double(*)[FM__MAX_UNITS])shares,
+                                      .axis = FM__AXIS_TOKENS};
+    fm__plan *plan = NULL;
+    CHECK(fm__plan_make(&plan, m.tape, units, 3, &options, why));
+    uint32_t want = (uint32_t)(first / all * FM__TOKEN_PARTS + 0.5);
+    assert_in_range(want, 1, FM__TOKEN_PARTS - 1);
+    for (uint32_t i = 0; i < plan->n_op; i++)
+        if (fm__op_rows(m.tape, &m.tape->ops[i]) == FM__ROWS_BATCH &&
+            m.tape->ops[i].kind != FM__OP_SELECT) {
+            assert_int_equal(plan->ops[i].n_range, 2);
+            assert_int_equal(plan->ops[i].ranges[0].range.end, want);
+            assert_int_equal(plan->ops[i].ranges[1].unit, 2);
+        }
+    fm__plan_destroy(&plan);
+    fm__free(shares);
+    for (int u = 0; u < 3; u++)
+        fm__device_destroy(&units[u]);
     model_finish(&m);
 }
 
@@ -232,6 +392,10 @@ int main(void) {
         cmocka_unit_test(without_shares_unit_0_takes_all),
         cmocka_unit_test(shares_cut_products_by_channels),
         cmocka_unit_test(tokens_are_an_axis_too),
+        cmocka_unit_test(tokens_divide_every_op_of_the_layers),
+        cmocka_unit_test(one_missing_kernel_moves_one_op),
+        cmocka_unit_test(many_rows_are_divided_by_tokens),
+        cmocka_unit_test(op_shares_become_one_share),
         cmocka_unit_test(unsupported_ops_move_or_are_refused),
         cmocka_unit_test(bad_options_are_refused),
     };

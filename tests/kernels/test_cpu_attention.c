@@ -296,10 +296,44 @@ static void check_call(const problem *p, const test_rung *rung, uint32_t row_beg
     fm__free(out);
 }
 
+/* A row and kv head at a time: its blocks apart, the later ones first and `run` a call, into parts
+   that hold nothing but NaN before; then the merge. */
+static void check_parts(const problem *p, const test_rung *rung, uint32_t run) {
+    size_t cols = (size_t)p->heads * p->group.value_dim, n = p->batch.n_row * cols;
+    size_t head = p->heads / p->group.n_kv_head * fm__attention_part_floats(&p->group);
+    float *out = array(n, sizeof(float));
+    fm__attention_args args = arguments(p, out, cols);
+    for (args.row_begin = 0; args.row_begin < p->batch.n_row; args.row_begin++)
+        for (args.kv_begin = 0; args.kv_begin < p->group.n_kv_head; args.kv_begin++) {
+            uint32_t position = p->position[args.row_begin], window = p->group.window;
+            uint32_t first = window && position + 1 > window ? position + 1 - window : 0;
+            uint32_t begin = first / FM__KEY_BLOCK, end = position / FM__KEY_BLOCK + 1;
+            float *parts = array((end - begin) * head, sizeof(float));
+            memset(parts, 0xFF, (end - begin) * head * sizeof(float));
+            args.row_end = args.row_begin + 1;
+            args.kv_end = args.kv_begin + 1;
+            args.mode = FM__ATTENTION_PARTS;
+            for (args.block_end = end; args.block_end > begin; args.block_end = args.block_begin) {
+                args.block_begin = args.block_end - begin > run ? args.block_end - run : begin;
+                args.parts = parts + (args.block_begin - begin) * head;
+                rung->kernels.attention(&args);
+            }
+            args.mode = FM__ATTENTION_MERGE;
+            args.block_begin = begin;
+            args.block_end = end;
+            args.parts = parts;
+            rung->kernels.attention(&args);
+            fm__free(parts);
+        }
+    test_same_all(out, p->expected, n, rung->name);
+    fm__free(out);
+}
+
 static void check_rungs(const problem *p) {
     uint32_t rows = p->batch.n_row, kv = p->group.n_kv_head;
     for (size_t r = 0; r < n_rungs; r++) {
         check_call(p, &rungs[r], rows / 2, rows / 2 + 1, 0, kv);
+        check_parts(p, &rungs[r], 1 + rows % 2);
         if (rungs[r].kernels.attention == ref.attention)
             continue; /* slow, and it made what is expected */
         check_call(p, &rungs[r], 0, rows, 0, kv);

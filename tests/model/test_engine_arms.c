@@ -355,12 +355,18 @@ static void calibrated(void **state) {
 
     p = (progress){0};
     CHECK_OK(fm_lab_calibrate(engine, note_point, &p, &found, &error));
-    /* q, k and v, o, gate and up, down at four numbers of rows, the output at one. */
-    assert_true(found.n_curve >= 9);
+    assert_int_equal(found.n_curve, engine->n_bucket);
     for (uint32_t i = 0; i < found.n_curve; i++) {
-        assert_true(found.curves[i].n_point >= 2 && found.curves[i].share[0] == 0);
-        assert_true(found.curves[i].best >= 0 && found.curves[i].best <= 1);
-        assert_true(found.curves[i].gain > 0);
+        const struct fm_lab_curve *c = &found.curves[i];
+        assert_int_equal(c->rows, engine->buckets[i].tape->max_rows);
+        assert_true(c->n_point >= 2 && c->share[0] == 0);
+        assert_true(c->best >= 0 && c->best <= 1 && c->gain > 0 && c->best_ms > 0);
+        for (int arm = FM_ARM_CPU; arm < FM_ARM_SPLIT; arm++)
+            assert_true(c->arm_ms[arm] > 0);
+        /* q and o, k and v, gate and up, down, the output */
+        assert_true(c->n_product >= 4 && c->n_product <= FM_LAB_PRODUCTS);
+        for (uint32_t k = 0; k < c->n_product; k++)
+            assert_true(c->products[k].share >= 0 && c->products[k].share <= 1);
     }
     assert_int_equal(access(found.path, R_OK), 0);
     fm_lab_calibration_free(&found);
@@ -397,13 +403,88 @@ static void calibrated(void **state) {
     CHECK_OK(fm_lab_calibrate(engine, NULL, NULL, &found, &error));
     fm_lab_calibration_free(&found);
     fm_engine_destroy(&engine);
+    static const fm_axis axes[] = {FM_AXIS_AUTO, FM_AXIS_TOKENS, FM_AXIS_CHANNELS};
+    for (int i = 0; i < 3; i++) {
+        o.axis = axes[i];
+        engine = load(machine, &o);
+        fm_engine_gate_info(engine, &info);
+        assert_int_equal(info.calibrated, axes[i] != FM_AXIS_CHANNELS);
+        fm_engine_destroy(&engine);
+    }
+    fm_machine_destroy(&machine);
+}
+
+/* A calibration that is far off what runs take expires: in the gate at once, on disk when the
+   engine goes; what other options have saved stays. */
+static void expired(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_machine *machine = machine_with_cache();
+    fm_engine_options o = small();
+    fm_lab_calibration found;
+    const float *logits;
+    fm_gate_info info;
+    for (int axis = 0; axis < 2; axis++) {
+        o.axis = (fm_axis)axis;
+        fm_engine *engine = load(machine, &o);
+        CHECK_OK(fm_lab_calibrate(engine, NULL, NULL, &found, &error));
+        fm_lab_calibration_free(&found);
+        fm_engine_destroy(&engine);
+    }
+    o.axis = FM_AXIS_CHANNELS;
+    fm_engine *engine = load(machine, &o);
+    fm_session *session = NULL;
+    CHECK_OK(fm_session_create(&session, engine, NULL, &error));
+    assert_true(engine->calibrated && engine->buckets[0].predicted_work > 0);
+    for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT; arm++)
+        engine->buckets[0].predicted[arm] /= 50; /* as if the machine had been so fast */
+    fm__choose_init(engine);
+    for (int i = 0; i < 60; i++)
+        CHECK_OK(fm_session_decode(session, ids[i], &logits, &error));
+    assert_true(engine->expired);
+    assert_true(engine->buckets[0].choosers[0].gate.expired);
+    fm_session_destroy(&session);
+    fm_engine_destroy(&engine);
     for (int axis = 0; axis < 2; axis++) {
         o.axis = (fm_axis)axis;
         engine = load(machine, &o);
         fm_engine_gate_info(engine, &info);
-        assert_true(info.calibrated);
+        assert_int_equal(info.calibrated, axis == 1);
         fm_engine_destroy(&engine);
     }
+    fm_machine_destroy(&machine);
+}
+
+/* What an engine does with a GPU that nothing is known of, here with a team in its place. */
+static void estimated(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_machine *machine = test_units_machine(TEST_DISCRETE, &error);
+    fm_engine_options o = small();
+    fm_engine *engine = load(machine, &o);
+    const float *logits;
+    assert_false(fm__calibration_wants_estimate(engine)); /* it is no real GPU */
+    assert_int_equal(fm_engine_set_arm(engine, FM_ARM_SPLIT, &error), FM_ERROR_ARGUMENT);
+    CHECK_OK(fm__calibration_estimate(engine, &error));
+    engine->estimated = true; /* whatever the two threads gained */
+    fm__arms_find(engine);
+    fm__choose_init(engine);
+    for (uint32_t b = 0; b < engine->n_bucket; b++) {
+        const fm__bucket *bucket = &engine->buckets[b];
+        assert_non_null(bucket->op_shares);
+        for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT; arm++)
+            assert_true(bucket->predicted[arm] > 0);
+        for (uint32_t i = 0; i < bucket->tape->n_op; i++)
+            assert_true(bucket->op_shares[i][1] >= 0 && bucket->op_shares[i][1] <= 1);
+    }
+    assert_false(engine->calibrated);
+    CHECK_OK(fm_engine_set_arm(engine, FM_ARM_SPLIT, &error));
+    fm_session *session = NULL;
+    CHECK_OK(fm_session_create(&session, engine, NULL, &error));
+    CHECK_OK(fm_session_prefill(session, ids, 30, &logits, &error));
+    fm_session_destroy(&session);
+    assert_int_equal(engine->pools[0].n_free, engine->pools[0].n_page);
+    fm_engine_destroy(&engine);
     fm_machine_destroy(&machine);
 }
 
@@ -670,6 +751,8 @@ int main(void) {
         cmocka_unit_test(gate_measures),
         cmocka_unit_test(gate_rests),
         cmocka_unit_test(calibrated),
+        cmocka_unit_test(expired),
+        cmocka_unit_test(estimated),
         cmocka_unit_test(not_calibrated),
         cmocka_unit_test(context_that_fits),
         cmocka_unit_test(residency_that_fits),

@@ -26,7 +26,7 @@ static fm_engine *load(fm_machine *machine, const char *path, fm_engine_options 
     options.numeric_class = FM_CLASS_EXACT;
     options.context_length = 256;
     options.cache_tokens = 512;
-    options.chunk_rows = 64;
+    options.chunk_rows = options.chunk_rows ? options.chunk_rows : 64;
     options.no_gate = 1;
     CHECK_OK(fm_engine_load(&engine, machine, path, &options, &error));
     return engine;
@@ -95,7 +95,7 @@ static void run_share(fm_engine *engine, const float *want, size_t n_vocab, doub
     compare_decoded(engine, want, 3, n_vocab, what);
 }
 
-static void shares_of(test_units units, const char *type) {
+static void shares_of(test_units units, const char *type, uint32_t chunk_rows) {
     char path[128];
     size_t n_vocab;
     fm_machine *machine = machine_of(units);
@@ -105,8 +105,9 @@ static void shares_of(test_units units, const char *type) {
     float *want = reference(path, N_TOKENS, &n_vocab);
     fm_engine_options o = fm_engine_options_default();
     o.split = 0;
+    o.chunk_rows = chunk_rows;
     fm_engine *engine = load(machine, path, o);
-    for (int axis = 0; axis < 2; axis++) {
+    for (int axis = FM_AXIS_CHANNELS; axis <= FM_AXIS_AUTO; axis++) {
         for (int eighth = 0; eighth <= 8; eighth++)
             run_share(engine, want, n_vocab, eighth / 8.0, (fm_axis)axis, (fm_deps)(eighth % 4),
                       test_units_names[units]);
@@ -121,22 +122,28 @@ static void shares_of(test_units units, const char *type) {
 
 static void shares_pair(void **state) {
     (void)state;
-    shares_of(TEST_PAIR, "q4_k_m");
+    shares_of(TEST_PAIR, "q4_k_m", 64);
+}
+
+/* A tape of so many rows is divided by tokens where the axis is not given. */
+static void shares_pair_of_many_rows(void **state) {
+    (void)state;
+    shares_of(TEST_PAIR, "q4_k_m", 128);
 }
 
 static void shares_discrete(void **state) {
     (void)state;
-    shares_of(TEST_DISCRETE, "q4_k_m");
+    shares_of(TEST_DISCRETE, "q4_k_m", 64);
 }
 
 static void shares_vulkan(void **state) {
     (void)state;
-    shares_of(TEST_VULKAN, "q4_k_m");
+    shares_of(TEST_VULKAN, "q4_k_m", 64);
 }
 
 static void shares_vulkan_discrete(void **state) {
     (void)state;
-    shares_of(TEST_VULKAN_DISCRETE, "q4_k_m");
+    shares_of(TEST_VULKAN_DISCRETE, "q4_k_m", 64);
 }
 
 /* ---- every type ---- */
@@ -211,6 +218,8 @@ static void residencies(void **state) {
             fm_engine *engine = load(machine, path, o);
             compare(engine, want, N_TOKENS, n_vocab, what);
             compare_decoded(engine, want, 5, n_vocab, what);
+            bool streams = modes[m] == FM_WEIGHTS_STREAMED;
+            assert_int_equal(engine->need.ring, streams ? engine->gpu->properties.ring_bytes : 0);
             finish(&engine, machine);
         }
         fm_machine_destroy(&machine);
@@ -367,6 +376,7 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_pair),
+        cmocka_unit_test(shares_pair_of_many_rows),
         cmocka_unit_test(shares_discrete),
         cmocka_unit_test(shares_vulkan),
         cmocka_unit_test(shares_vulkan_discrete),

@@ -88,8 +88,8 @@ static void the_ends_are_found(void **state) {
     probe p = {.noise = 0};
     look(&p, v_curve, NULL);
     assert_true(p.search.best == 0 && p.search.gain == 1);
-    assert_true(p.highest <= 0.0751); /* 0.05 is 15 % above: half a step more shows it */
-    assert_true(p.n <= 25);
+    assert_true(p.highest <= 0.1251); /* 0.1 is 13 % above 0.05: half a step more shows it */
+    assert_true(p.n <= 85);
     v_corner = 1;
     p = (probe){.noise = 0};
     look(&p, v_curve, NULL);
@@ -193,8 +193,114 @@ static void a_cliff_is_timed_as_little_as_can_be(void **state) {
         for (uint32_t i = 0; i < p.search.n_point; i++)
             if (p.search.points[i].share >= cliff_at)
                 over += p.search.points[i].n;
-        assert_true(over <= 2 + 3); /* twice in the first pass; half a step beside the winner */
+        assert_true(over <= 2 + 4); /* twice in the first pass, then once a pass */
         assert_true(p.highest <= cliff_at + 0.0501);
+    }
+}
+
+/* ---- units whose own times are known ---- */
+
+typedef struct pair {
+    double first, second;             /* ns for all of the work, beside each other */
+    double fixed_first, fixed_second; /* ns of hand-overs, once anything is divided */
+    double alone;                     /* ns of the first unit for all of it, nobody beside it */
+    double rest;                      /* ns that nothing divides */
+    double noise;
+    fm__random random;
+} pair;
+
+static double pair_ns(const pair *p, double share, double *a, double *b) {
+    *a = *b = 0;
+    if (share <= 0)
+        return p->rest + p->alone;
+    *a = share < 1 ? p->fixed_first + (1 - share) * p->first : 0;
+    *b = p->fixed_second + share * p->second;
+    return p->rest + (*a > *b ? *a : *b);
+}
+
+static double blur(pair *p, double ns) {
+    return ns * (1 + p->noise * (double)fm__random_normal(&p->random));
+}
+
+static void search_pair(pair *p, fm__search *search) {
+    double share, a, b;
+    fm__search_init(search, NULL);
+    while (fm__search_next(search, &share)) {
+        double ns = blur(p, pair_ns(p, share, &a, &b));
+        fm__search_feed_units(search, ns, blur(p, a), blur(p, b));
+        assert_true(search->measured <= FM__SEARCH_MEASUREMENTS);
+    }
+}
+
+static double best_of(const pair *p) {
+    double a, b, least = pair_ns(p, 0, &a, &b);
+    for (int i = 1; i <= 4000; i++) {
+        double ns = pair_ns(p, i / 4000.0, &a, &b);
+        least = ns < least ? ns : least;
+    }
+    return least;
+}
+
+/* Within 2 % of the best that there is (a unit alone has the dead band besides), with at most 60
+   measurements, whatever the units' speeds and the price of dividing. */
+static void known_times_lead_to_the_ground(void **state) {
+    (void)state;
+    static const double faster[] = {0.1, 0.25, 1, 2, 4, 10, 30},
+                        fixed[] = {0, 0.01, 0.05, 0.2, 0.6};
+    for (size_t i = 0; i < 7; i++)
+        for (size_t f = 0; f < 5; f++)
+            for (int contended = 0; contended < 2; contended++)
+                for (uint64_t seed = 0; seed <= 20; seed++) {
+                    double slow = contended ? 1.25 : 1, alone = 100e6;
+                    pair p = {.first = alone * slow,
+                              .second = alone * faster[i] * slow,
+                              .fixed_first = alone * fixed[f],
+                              .fixed_second = alone * fixed[f],
+                              .alone = alone,
+                              .rest = 5e6,
+                              .noise = seed == 0 ? 0 : 0.005};
+                    fm__search s;
+                    double a, b, ideal = best_of(&p);
+                    fm__random_seed(&p.random, seed);
+                    search_pair(&p, &s);
+                    double ns = pair_ns(&p, s.best, &a, &b);
+                    double limit = s.best <= 0 || s.best >= 1 ? 1.031 : 1.02;
+                    if (ns > ideal * (seed == 0 ? limit : limit + 0.02))
+                        fail_msg("second %g times, fixed %g, contended %d, seed %d: share %g takes "
+                                 "%.3f of the best",
+                                 faster[i], fixed[f], contended, (int)seed, s.best, ns / ideal);
+                    assert_true(s.measured <= 60);
+                }
+}
+
+/* Measured at one small share, a unit whose fixed part dominates there is not given up. */
+static void what_is_known_of_share_1(void **state) {
+    (void)state;
+    pair p = {.first = 80, .second = 40, .fixed_first = 2, .fixed_second = 3, .alone = 80};
+    fm__search s;
+    search_pair(&p, &s);
+    assert_true(fabs(fm__search_predict_alone(&s) - 43) < 1);
+    fm__search_init(&s, NULL);
+    assert_true(fm__search_predict_alone(&s) == 0);
+}
+
+/* A budget ends the search early, and its answer is still one that was measured. */
+static void a_budget_is_kept(void **state) {
+    (void)state;
+    pair p = {.first = 100e6, .second = 300e6, .alone = 100e6};
+    for (double budget = 1e6; budget < 1e11; budget *= 10) {
+        fm__search s;
+        double share, a, b;
+        fm__search_init(&s, &(fm__search_options){.budget_ns = budget});
+        while (fm__search_next(&s, &share)) {
+            double ns = pair_ns(&p, share, &a, &b);
+            fm__search_feed_units(&s, ns, a, b);
+        }
+        assert_true(s.spent_ns < 1.5 * budget + 20 * 100e6);
+        assert_true(pair_ns(&p, s.best, &a, &b) <= 100e6);
+        assert_true(s.gain > 1.2); /* of 1.33: even the first few runs find most of it */
+        if (budget <= 100e6)
+            assert_true(s.measured <= 6);
     }
 }
 
@@ -243,7 +349,7 @@ static void a_clear_curve_is_cheap(void **state) {
     v_corner = 0.33;
     probe p = {.noise = 0};
     look(&p, v_curve, NULL);
-    assert_true(p.n <= 60);
+    assert_true(p.n <= 100);
 }
 
 static void ideals(void **state) {
@@ -263,6 +369,9 @@ int main(void) {
         cmocka_unit_test(a_drift_does_not_mislead),
         cmocka_unit_test(a_bump_is_passed_and_a_cliff_never_timed),
         cmocka_unit_test(a_cliff_is_timed_as_little_as_can_be),
+        cmocka_unit_test(known_times_lead_to_the_ground),
+        cmocka_unit_test(what_is_known_of_share_1),
+        cmocka_unit_test(a_budget_is_kept),
         cmocka_unit_test(shares_that_cannot_be_run),
         cmocka_unit_test(options_are_bounded),
         cmocka_unit_test(a_clear_curve_is_cheap),

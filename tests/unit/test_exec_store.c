@@ -358,9 +358,38 @@ static void folders(void **state) {
     fm__store_finish(&store);
 }
 
+/* What expired goes, with every number of rows; what other options found stays. */
+static void entries_are_dropped(void **state) {
+    (void)state;
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    for (uint32_t rows = 1; rows <= 512; rows *= 8) {
+        const fm__store_entry a = product(rows, 0.1), b = whole_tape(rows, 0);
+        fm__store_entry c = product(rows, 0.2), d = product(rows, 0.3);
+        c.shape.axis = FM__AXIS_TOKENS;
+        d.shape.weights = FM__RESIDENCY_RESIDENT;
+        CHECK(fm__store_put(&store, &a, why));
+        CHECK(fm__store_put(&store, &b, why));
+        CHECK(fm__store_put(&store, &c, why));
+        CHECK(fm__store_put(&store, &d, why));
+    }
+    const fm__store_entry gone = product(1, 0), other = whole_tape(1, 0);
+    assert_int_equal(fm__store_drop(&store, &gone.shape), 4);
+    assert_int_equal(store.n_entry, 12);
+    assert_int_equal(fm__store_drop(&store, &gone.shape), 0);
+    assert_null(fm__store_find(&store, &gone.shape));
+    assert_non_null(fm__store_find(&store, &other.shape));
+    assert_int_equal(fm__store_drop(&store, &other.shape), 4);
+    fm__store_entry c = product(64, 0.2);
+    c.shape.axis = FM__AXIS_TOKENS;
+    assert_true(fm__store_find(&store, &c.shape)->share == 0.2);
+    fm__store_finish(&store);
+}
+
 int main(void) {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_are_dropped),
         IN_FOLDER(what_is_saved_is_loaded),
         cmocka_unit_test(the_nearest_bucket_is_found),
         cmocka_unit_test(an_entry_takes_the_place_of_its_like),

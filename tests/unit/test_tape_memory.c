@@ -3,19 +3,23 @@
 #include "fixture.h"
 
 static bool collide(const fm__life *a, size_t a_at, const fm__life *b, size_t b_at) {
-    return a->bytes > 0 && b->bytes > 0 && a->first <= b->last && b->first <= a->last &&
-           a_at < b_at + b->bytes && b_at < a_at + a->bytes;
+    bool apart = a->kind != b->kind || (a->first <= b->last && b->first <= a->last);
+    return a->bytes > 0 && b->bytes > 0 && apart && a_at < b_at + b->bytes &&
+           b_at < a_at + a->bytes;
 }
 
 static void chain_shares_memory(void **state) {
     (void)state;
     /* a -> b -> c -> d: at most two live at once, so four need the room of two. */
-    const fm__life lives[] = {{1000, 0, 1}, {1000, 1, 2}, {1000, 2, 3}, {1000, 3, 4}};
+    fm__life lives[] = {{1000, 0, 1, 0}, {1000, 1, 2, 0}, {1000, 2, 3, 0}, {1000, 3, 4, 0}};
     size_t at[4], total;
     CHECK(fm__tape_place(lives, 4, at, &total, why));
     assert_int_equal(total, 2 * 1024);
     assert_int_equal(at[0], at[2]);
     assert_int_equal(at[1], at[3]);
+    lives[2].kind = 1; /* no memory of the others is its */
+    CHECK(fm__tape_place(lives, 4, at, &total, why));
+    assert_int_equal(total, 3 * 1024);
 }
 
 static void random_lives_never_collide(void **state) {
@@ -29,7 +33,8 @@ static void random_lives_never_collide(void **state) {
         for (uint32_t i = 0; i < n; i++) {
             uint32_t first = (uint32_t)(fm__random_next(&random) % 60);
             lives[i] = (fm__life){fm__random_next(&random) % 5000, first,
-                                  first + (uint32_t)(fm__random_next(&random) % 20)};
+                                  first + (uint32_t)(fm__random_next(&random) % 20),
+                                  round % 2 ? (uint32_t)(fm__random_next(&random) % 3) : 0};
             sum += fm__round_up(lives[i].bytes, FM__TENSOR_ALIGN);
         }
         CHECK(fm__tape_place(lives, n, at, &total, why));
@@ -48,7 +53,7 @@ static void random_lives_never_collide(void **state) {
 
 static void sizes_that_overflow_are_refused(void **state) {
     (void)state;
-    const fm__life lives[] = {{SIZE_MAX / 2, 0, 1}, {SIZE_MAX / 2, 2, 3}};
+    const fm__life lives[] = {{SIZE_MAX / 2, 0, 1, 0}, {SIZE_MAX / 2, 2, 3, 0}};
     size_t at[2], total;
     fm_error error;
     assert_int_equal(fm__tape_place(lives, 2, at, &total, &error), FM_ERROR_LIMIT);
@@ -56,7 +61,7 @@ static void sizes_that_overflow_are_refused(void **state) {
 
 static void out_of_memory_is_reported(void **state) {
     (void)state;
-    const fm__life life = {100, 0, 1};
+    const fm__life life = {100, 0, 1, 0};
     size_t at, total;
     fm_error error;
     fm__alloc_fail_after(1);
@@ -85,6 +90,14 @@ static void tape_offsets_respect_lives(void **state) {
             assert_true(t->tensors[i].offset >= x_end ||
                         t->tensors[i].offset + t->tensors[i].layout.stride * 33 <=
                             t->tensors[0].offset);
+    /* Where two lie on the same memory, so do their rows. */
+    for (uint32_t i = 0; i < t->n_tensor; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const fm__tensor *a = &t->tensors[i], *b = &t->tensors[j];
+            if (fm__tape_overlaps(t, (int16_t)i, (int16_t)j))
+                assert_true(a->offset == b->offset && a->layout.stride == b->layout.stride &&
+                            a->rows == b->rows);
+        }
     model_finish(&m);
 }
 

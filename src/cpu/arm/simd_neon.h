@@ -22,12 +22,9 @@ typedef struct fm__vm { /* 16 truth values: all bits or none */
     uint32x4_t v[4];
 } fm__vm;
 
-#define FM__SIMD_WIDE_TILE 0 /* tiles of 8 queries, else of 4 */
-enum {
-    FM__SIMD_QUERIES = 4,    /* attention: queries of a tile */
-    FM__SIMD_SCORE_SUMS = 4, /* vectors of running sums that fit the registers */
-    FM__SIMD_VALUE_SUMS = 4, /* likewise for p * v */
-};
+/* Attention: queries of a tile, and vectors of running sums that fit the registers. */
+#define FM__SIMD_QUERIES 4
+#define FM__SIMD_SUMS 4
 
 /* Each operation on all four quarters. */
 #define FM__ALL(type, expression)                                                                  \
@@ -139,6 +136,9 @@ FM__INLINE fm__vi fm__vi_zero(void) {
 FM__INLINE fm__vi fm__vi_load(const uint32_t *p) {
     FM__ALL(fm__vi, vreinterpretq_s32_u32(vld1q_u32(p + 4 * h)));
 }
+FM__INLINE void fm__vi_store(uint32_t *p, fm__vi a) {
+    FM__UNROLL for (int h = 0; h < 4; h++) vst1q_u32(p + 4 * h, vreinterpretq_u32_s32(a.v[h]));
+}
 FM__INLINE fm__vi fm__vi_bits(fm__vf a) {
     FM__ALL(fm__vi, vreinterpretq_s32_f32(a.v[h]));
 }
@@ -188,8 +188,25 @@ FM__INLINE fm__vi fm__vi_keep(fm__vm m, fm__vi a) {
 FM__INLINE int32_t fm__vi_largest(fm__vi a) {
     return vmaxvq_s32(vmaxq_s32(vmaxq_s32(a.v[0], a.v[1]), vmaxq_s32(a.v[2], a.v[3])));
 }
-FM__INLINE int32_t fm__vi_total(fm__vi a) {
-    return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3])));
+/* Lane l: all lanes of x[l] taken together; `combine` by lanes, `neighbours` by pairs of lanes. */
+#define FM__SIMD_EACH(combine, neighbours)                                                         \
+    fm__vi r;                                                                                      \
+    FM__UNROLL for (int h = 0; h < 4; h++) {                                                       \
+        int32x4_t one[4];                                                                          \
+        FM__UNROLL for (int e = 0; e < 4; e++) one[e] =                                            \
+            combine(combine(x[4 * h + e].v[0], x[4 * h + e].v[1]),                                 \
+                    combine(x[4 * h + e].v[2], x[4 * h + e].v[3]));                                \
+        r.v[h] = neighbours(neighbours(one[0], one[1]), neighbours(one[2], one[3]));               \
+    }                                                                                              \
+    return r
+
+/* Lane l: the largest lane of x[l]. */
+FM__INLINE fm__vi fm__vi_largest_each(const fm__vi x[16]) {
+    FM__SIMD_EACH(vmaxq_s32, vpmaxq_s32);
+}
+/* Lane l: the sum of x[l]'s lanes. */
+FM__INLINE fm__vi fm__vi_total_each(const fm__vi x[16]) {
+    FM__SIMD_EACH(vaddq_s32, vpaddq_s32);
 }
 /* 16 bytes from values within int8. */
 FM__INLINE void fm__vi_store_int8(int8_t *p, fm__vi a) {

@@ -97,6 +97,12 @@ static void merge(struct state *a, const struct state *b, uint32_t value_dim) {
     }
 }
 
+static void finish(const struct state *all, uint32_t value_dim, float *out) {
+    float inverse = fm__rcp(all->l);
+    for (uint32_t j = 0; j < value_dim; j++)
+        out[j] = all->o[j] * inverse;
+}
+
 static void attend(const struct query *query, float *out) {
     uint32_t value_dim = query->args->group->value_dim;
     struct state all, block;
@@ -111,9 +117,46 @@ static void attend(const struct query *query, float *out) {
         }
         first = last + 1;
     }
-    float inverse = fm__rcp(all.l);
-    for (uint32_t j = 0; j < value_dim; j++)
-        out[j] = all.o[j] * inverse;
+    finish(&all, value_dim, out);
+}
+
+/* ---- blocks apart ---- */
+
+/* Of query head `head` of the kv head. */
+static float *part_of(const fm__attention_args *args, uint32_t block, uint32_t head) {
+    size_t shared = args->heads / args->group->n_kv_head, index = block - args->block_begin;
+    return args->parts + (index * shared + head) * fm__attention_part_floats(args->group);
+}
+
+static void attend_parts(const struct query *query, uint32_t head) {
+    const fm__attention_args *args = query->args;
+    size_t dim = args->group->value_dim, padded = fm__round_up(dim, 16);
+    for (uint32_t b = args->block_begin; b < args->block_end; b++) {
+        struct state state;
+        uint32_t start = b * BLOCK, end = start + BLOCK - 1;
+        attend_block(query, query->first > start ? query->first : start,
+                     query->last < end ? query->last : end, &state);
+        float *part = part_of(args, b, head);
+        memcpy(part, state.o, dim * sizeof(float));
+        part[padded] = state.m;
+        part[padded + 1] = state.l;
+    }
+}
+
+static void merge_parts(const struct query *query, uint32_t head, float *out) {
+    const fm__attention_args *args = query->args;
+    size_t dim = args->group->value_dim, padded = fm__round_up(dim, 16);
+    struct state all, block;
+    for (uint32_t b = args->block_begin; b < args->block_end; b++) {
+        const float *part = part_of(args, b, head);
+        struct state *to = b == args->block_begin ? &all : &block;
+        memcpy(to->o, part, dim * sizeof(float));
+        to->m = part[padded];
+        to->l = part[padded + 1];
+        if (to == &block)
+            merge(&all, &block, (uint32_t)dim);
+    }
+    finish(&all, (uint32_t)dim, out);
 }
 
 void fm__attention_ref(const fm__attention_args *args) {
@@ -136,7 +179,12 @@ void fm__attention_ref(const fm__attention_args *args) {
             query.kv_head = h / shared;
             for (uint32_t i = 0; i < group->key_dim; i++)
                 query.q[i] = fm__round_bits(q[i] * args->scale, 11);
-            attend(&query, out);
+            if (args->mode == FM__ATTENTION_ROWS)
+                attend(&query, out);
+            else if (args->mode == FM__ATTENTION_PARTS)
+                attend_parts(&query, h % shared);
+            else
+                merge_parts(&query, h % shared, out);
         }
     }
 }

@@ -88,3 +88,26 @@ void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
     table->kv_store = fm__kv_store_avx512;
     table->attention = fm__attention_avx512;
 }
+
+/* A kernel prepares the activations of its tokens for each call and wants many panels, which the
+   cut of many tokens gives it (device/host/linear.c); few tokens run the AVX-512 kernels, as finely
+   cut. */
+void fm__kernels_fill_amx(fm__kernels *table, uint32_t features) {
+    (void)features;
+    LINEAR(Q8_0, 0, fm__linear_q8_0_amx, 16, 4);
+    LINEAR(Q4_0, 0, fm__linear_q4_0_amx, 16, 4);
+    LINEAR(Q4_1, 0, fm__linear_q4_1_amx, 16, 4);
+    LINEAR(Q5_0, 0, fm__linear_q5_0_amx, 16, 4);
+    LINEAR(Q5_1, 0, fm__linear_q5_1_amx, 16, 4);
+    LINEAR(IQ4_NL, 0, fm__linear_iq4_nl_amx, 16, 4);
+    LINEAR(MXFP4, 0, fm__linear_mxfp4_amx, 16, 4);
+    LINEAR(Q2_K, 0, fm__linear_q2_k_amx, 16, 4);
+    LINEAR(Q3_K, 0, fm__linear_q3_k_amx, 16, 4);
+    LINEAR(Q4_K, 0, fm__linear_q4_k_amx, 16, 4);
+    LINEAR(Q5_K, 0, fm__linear_q5_k_amx, 16, 4);
+    LINEAR(Q6_K, 0, fm__linear_q6_k_amx, 16, 4);
+    LINEAR(IQ4_XS, 0, fm__linear_iq4_xs_amx, 16, 4);
+    LINEAR(TQ1_0, 0, fm__linear_tq1_0_amx, 16, 4);
+    LINEAR(TQ2_0, 0, fm__linear_tq2_0_amx, 16, 4);
+    LINEAR(BF16, 1, fm__linear_bf16_fast_amx, 32, 4);
+}

@@ -20,12 +20,9 @@ typedef struct fm__vi { /* 16 int32 */
 } fm__vi;
 typedef fm__vi fm__vm; /* 16 truth values: all bits or none */
 
-#define FM__SIMD_WIDE_TILE 0 /* tiles of 8 queries, else of 4 */
-enum {
-    FM__SIMD_QUERIES = 4,    /* attention: queries of a tile */
-    FM__SIMD_SCORE_SUMS = 4, /* vectors of running sums that fit the registers */
-    FM__SIMD_VALUE_SUMS = 4, /* likewise for p * v */
-};
+/* Attention: queries of a tile, and vectors of running sums that fit the registers. */
+#define FM__SIMD_QUERIES 6
+#define FM__SIMD_SUMS 6
 
 /* Each operation on both halves. */
 #define FM__BOTH_F(expression)                                                                     \
@@ -146,6 +143,10 @@ FM__INLINE fm__vi fm__vi_set(uint32_t x) {
 FM__INLINE fm__vi fm__vi_load(const uint32_t *p) {
     FM__BOTH_I(_mm256_loadu_si256((const __m256i *)(const void *)(p + 8 * h)));
 }
+FM__INLINE void fm__vi_store(uint32_t *p, fm__vi a) {
+    FM__UNROLL for (int h = 0; h < 2; h++)
+        _mm256_storeu_si256((__m256i *)(void *)(p + 8 * h), a.v[h]);
+}
 FM__INLINE fm__vi fm__vi_bits(fm__vf a) {
     FM__BOTH_I(_mm256_castps_si256(a.v[h]));
 }
@@ -196,11 +197,33 @@ FM__INLINE int32_t fm__vi_largest(fm__vi a) {
     y = _mm_max_epi32(y, _mm_shuffle_epi32(y, 0x4E));
     return _mm_cvtsi128_si32(_mm_max_epi32(y, _mm_shuffle_epi32(y, 0xB1)));
 }
-FM__INLINE int32_t fm__vi_total(fm__vi a) {
-    const __m256i x = _mm256_add_epi32(a.v[0], a.v[1]);
-    __m128i y = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    y = _mm_add_epi32(y, _mm_shuffle_epi32(y, 0x4E));
-    return _mm_cvtsi128_si32(_mm_add_epi32(y, _mm_shuffle_epi32(y, 0xB1)));
+/* Lane l: all lanes of x[l] taken together, by halves, pairs and lanes. */
+#define FM__SIMD_EACH(combine)                                                                     \
+    fm__vi r;                                                                                      \
+    FM__UNROLL for (int h = 0; h < 2; h++) {                                                       \
+        __m256i half[4], pair[2];                                                                  \
+        FM__UNROLL for (int e = 0; e < 4; e++) {                                                   \
+            const __m256i lo = combine(x[8 * h + e].v[0], x[8 * h + e].v[1]);                      \
+            const __m256i hi = combine(x[8 * h + 4 + e].v[0], x[8 * h + 4 + e].v[1]);              \
+            half[e] = combine(_mm256_permute2x128_si256(lo, hi, 0x20),                             \
+                              _mm256_permute2x128_si256(lo, hi, 0x31));                            \
+        }                                                                                          \
+        FM__UNROLL for (int i = 0; i < 2; i++) pair[i] =                                           \
+            combine(_mm256_unpacklo_epi64(half[2 * i], half[2 * i + 1]),                           \
+                    _mm256_unpackhi_epi64(half[2 * i], half[2 * i + 1]));                          \
+        const __m256 even = _mm256_castsi256_ps(pair[0]), odd = _mm256_castsi256_ps(pair[1]);      \
+        r.v[h] = combine(_mm256_castps_si256(_mm256_shuffle_ps(even, odd, 0x88)),                  \
+                         _mm256_castps_si256(_mm256_shuffle_ps(even, odd, 0xDD)));                 \
+    }                                                                                              \
+    return r
+
+/* Lane l: the largest lane of x[l]. */
+FM__INLINE fm__vi fm__vi_largest_each(const fm__vi x[16]) {
+    FM__SIMD_EACH(_mm256_max_epi32);
+}
+/* Lane l: the sum of x[l]'s lanes. */
+FM__INLINE fm__vi fm__vi_total_each(const fm__vi x[16]) {
+    FM__SIMD_EACH(_mm256_add_epi32);
 }
 /* 16 int16 from values within uint16 (the upper halves of a are clear) or, signed, within int16. */
 FM__INLINE __m256i fm__simd_narrow(__m256i low, __m256i high, const bool is_signed) {

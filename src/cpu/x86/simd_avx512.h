@@ -15,12 +15,9 @@ typedef __m512 fm__vf;    /* 16 floats */
 typedef __m512i fm__vi;   /* 16 int32 */
 typedef __mmask16 fm__vm; /* 16 truth values */
 
-#define FM__SIMD_WIDE_TILE 1 /* tiles of 8 queries, else of 4 */
-enum {
-    FM__SIMD_QUERIES = 8,     /* attention: queries of a tile */
-    FM__SIMD_SCORE_SUMS = 8,  /* vectors of running sums that fit the registers */
-    FM__SIMD_VALUE_SUMS = 16, /* likewise for p * v */
-};
+/* Attention: queries of a tile, and vectors of running sums that fit the registers. */
+#define FM__SIMD_QUERIES 7
+#define FM__SIMD_SUMS 28
 
 FM__INLINE __mmask16 fm__simd_first(size_t n) {
     return n >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1u);
@@ -116,6 +113,9 @@ FM__INLINE fm__vi fm__vi_set(uint32_t x) {
 FM__INLINE fm__vi fm__vi_load(const uint32_t *p) {
     return _mm512_loadu_si512(p);
 }
+FM__INLINE void fm__vi_store(uint32_t *p, fm__vi a) {
+    _mm512_storeu_si512(p, a);
+}
 FM__INLINE fm__vi fm__vi_bits(fm__vf a) {
     return _mm512_castps_si512(a);
 }
@@ -163,8 +163,31 @@ FM__INLINE fm__vi fm__vi_keep(fm__vm m, fm__vi a) {
 FM__INLINE int32_t fm__vi_largest(fm__vi a) {
     return _mm512_reduce_max_epi32(a);
 }
-FM__INLINE int32_t fm__vi_total(fm__vi a) {
-    return _mm512_reduce_add_epi32(a);
+/* Lane l: all lanes of x[l] taken together, by halves, quarters, pairs and lanes. */
+#define FM__SIMD_EACH(combine)                                                                     \
+    fm__vi half[8], quarter[4], pair[2];                                                           \
+    FM__UNROLL for (int e = 0; e < 4; e++) FM__UNROLL for (int b = 0; b < 2; b++) {                \
+        const fm__vi lo = x[8 * b + e], hi = x[8 * b + 4 + e];                                     \
+        half[2 * e + b] =                                                                          \
+            combine(_mm512_shuffle_i32x4(lo, hi, 0x44), _mm512_shuffle_i32x4(lo, hi, 0xEE));       \
+    }                                                                                              \
+    FM__UNROLL for (int e = 0; e < 4; e++) quarter[e] =                                            \
+        combine(_mm512_shuffle_i32x4(half[2 * e], half[2 * e + 1], 0x88),                          \
+                _mm512_shuffle_i32x4(half[2 * e], half[2 * e + 1], 0xDD));                         \
+    FM__UNROLL for (int i = 0; i < 2; i++) pair[i] =                                               \
+        combine(_mm512_unpacklo_epi64(quarter[2 * i], quarter[2 * i + 1]),                         \
+                _mm512_unpackhi_epi64(quarter[2 * i], quarter[2 * i + 1]));                        \
+    const __m512 even = _mm512_castsi512_ps(pair[0]), odd = _mm512_castsi512_ps(pair[1]);          \
+    return combine(_mm512_castps_si512(_mm512_shuffle_ps(even, odd, 0x88)),                        \
+                   _mm512_castps_si512(_mm512_shuffle_ps(even, odd, 0xDD)))
+
+/* Lane l: the largest lane of x[l]. */
+FM__INLINE fm__vi fm__vi_largest_each(const fm__vi x[16]) {
+    FM__SIMD_EACH(_mm512_max_epi32);
+}
+/* Lane l: the sum of x[l]'s lanes. */
+FM__INLINE fm__vi fm__vi_total_each(const fm__vi x[16]) {
+    FM__SIMD_EACH(_mm512_add_epi32);
 }
 /* 16 bytes from values within int8. */
 FM__INLINE void fm__vi_store_int8(int8_t *p, fm__vi a) {

@@ -26,14 +26,16 @@
     X(tq1_0, TQ1_0)                                                                                \
     X(tq2_0, TQ2_0)
 
-#define FM__X86_LINEAR(id, NAME) fm__linear_fn fm__linear_##id##_avx512vnni, fm__linear_##id##_avx2;
+#define FM__X86_LINEAR(id, NAME)                                                                   \
+    fm__linear_fn fm__linear_##id##_amx, fm__linear_##id##_avx512vnni, fm__linear_##id##_avx2;
 FM__X86_QUANTISED_LIST(FM__X86_LINEAR)
 #undef FM__X86_LINEAR
 
 /* F16's kernel is exact with 13-bit activations and the fast class with plain ones. */
 fm__linear_fn fm__linear_f32_avx512, fm__linear_f32_fast_avx512, fm__linear_f16_avx512,
-    fm__linear_bf16_avx512, fm__linear_bf16_fast_avx512bf16, fm__linear_f32_avx2,
-    fm__linear_f32_fast_avx2, fm__linear_f16_avx2, fm__linear_bf16_avx2, fm__linear_bf16_fast_avx2;
+    fm__linear_bf16_avx512, fm__linear_bf16_fast_avx512bf16, fm__linear_bf16_fast_amx,
+    fm__linear_f32_avx2, fm__linear_f32_fast_avx2, fm__linear_f16_avx2, fm__linear_bf16_avx2,
+    fm__linear_bf16_fast_avx2;
 
 #define FM__X86_ROWS(rung)                                                                         \
     fm__quantise_fn fm__quantise_f32_##rung, fm__quantise_r13_##rung, fm__quantise_r16_##rung,     \

@@ -29,6 +29,11 @@ typedef struct fm__host_step {
     const fm__op *op;
     uint32_t index; /* of op in the tape */
     bool barrier;   /* the team meets before it */
+    /* > 0: this and the steps behind it that are row-wise too, after a meeting. With one row in the
+       batch the last thread to arrive runs them all before the others go on, which saves the
+       meeting behind them. */
+    uint32_t n_alone;
+    uint32_t next_product; /* steps to the next one that reads panels; 0: none */
     fm__axis axis;
     uint32_t begin, end;
     fm__copy copy;  /* not NONE: moves `tensor` instead of computing the op */
@@ -36,12 +41,21 @@ typedef struct fm__host_step {
     fm__host_op_fn *fn;
 } fm__host_step;
 
+/* attention.c: where blocks of keys wait to be merged, within one step; shared by recordings. */
+typedef struct fm__host_parts {
+    alignas(64) struct fm__host_parts *older; /* smaller ones, which older recordings use */
+    size_t floats;                            /* of states */
+    float *states;
+    _Atomic uint32_t *done; /* blocks of a row and kv head; 0 between steps */
+} fm__host_parts;
+
 typedef struct fm__host_recording {
     fm__recording base;
     fm__host *host;
     uint32_t n_step;
     fm__host_step *steps;
-    _Atomic uint32_t *next; /* (n_step): the next task of a step that hands out tasks */
+    _Atomic uint32_t *next;      /* (n_step): the next task of a step that hands out tasks */
+    const fm__host_parts *parts; /* NULL: no attention, or one thread */
     fm__span span;
 } fm__host_recording;
 
@@ -105,13 +119,17 @@ struct fm__host {
     /* What the team runs between the meeting that begins it and the one that ends it. */
     fm__host_recording *recording;
     const fm__run *run;
+    fm__host_parts *parts; /* the latest, under the lock */
+    pthread_mutex_t parts_lock;
     /* The meeting place: arrivals ever, and meetings completed ever. */
     alignas(64) _Atomic uint64_t arrived;
     alignas(64) fm__counter met;
 };
 
-/* Returns when every thread of the team has called it. */
-void fm__host_meet(fm__host *host);
+/* Returns when every thread of the team has called it. alone: NULL, or what the last one to arrive
+   does before the others go on. */
+typedef void fm__host_alone_fn(void *argument);
+void fm__host_meet(fm__host *host, fm__host_alone_fn *alone, void *argument);
 /* A member's share of host->recording; all members call it between two meetings. */
 void fm__host_run(fm__host *host, uint32_t member);
 
@@ -130,11 +148,11 @@ fm_status fm__host_buffer_read(fm__buffer *buffer, size_t offset, void *to, size
 /* Where a buffer's memory is for the device itself; NULL: neither its own nor mapped. */
 uint8_t *fm__host_memory(const fm__device *device, fm__buffer *buffer);
 
-/* ---- ops.c, linear.c ---- */
+/* ---- ops.c, linear.c, attention.c ---- */
 
 enum {
     /* Of one tile of a product that cannot go straight to its tensor; a GLU needs two. */
-    FM__HOST_TILE = 128 * 1024,
+    FM__HOST_TILE = 256 * 1024,
     FM__HOST_SCRATCH = FM__LINEAR_SCRATCH + 2 * FM__HOST_TILE > FM__ATTENTION_SCRATCH
                            ? FM__LINEAR_SCRATCH + 2 * FM__HOST_TILE
                            : FM__ATTENTION_SCRATCH,
@@ -148,6 +166,7 @@ struct fm__host_work {
     const fm__run *run;
     uint32_t thread, threads;
     uint8_t *scratch;
+    const fm__host_parts *parts;
     _Atomic uint32_t *next;
 };
 
@@ -173,6 +192,11 @@ fm__host_op_fn *fm__host_op(fm__op_kind kind);
 void fm__host_copy(const fm__host_work *work);
 void fm__host_linear(const fm__host_work *work);
 void fm__host_linear_glu(const fm__host_work *work);
+void fm__host_attention(const fm__host_work *work);
+/* Memory for the parts of one row at least, for the ranges' attention. NULL: nothing needs any. */
+fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
+                                 uint32_t n_range, const fm__host_parts **out, fm_error *error);
+void fm__host_parts_free(fm__host *host);
 
 /* How a product is cut into tasks: `panels` x `tokens` each, token tiles of one panel block one
    after the other. A pure function; results never depend on it. */

@@ -5,9 +5,9 @@
  * Owns: nothing. Never does: arithmetic (kernels do). Called from: every thread of the team.
  *
  * A task is a block of panels times a tile of tokens. For few tokens there is one tile and the
- * weights are read once. For many, the kernel unpacks a block of panels once for the whole tile,
- * so tiles are as tall as the scratch lets them be, and tokens are cut only where the panels alone
- * do not keep the team busy.
+ * weights are read once. For many, a kernel prepares a panel once for the tile's tokens and the
+ * tokens once for the task's panels: tiles are as tall as keeps that small and leaves room for many
+ * panels, and are cut further only where the panels alone do not keep the team busy.
  */
 #include "device/host/host.h"
 
@@ -15,7 +15,8 @@ enum {
     TASKS_A_THREAD = 8,     /* so that a thread that is held up costs an eighth of its part */
     LEAST_WORK = 16 * 1024, /* bytes of weights times tokens: below it taking a task shows */
     TILE_FLOATS = FM__HOST_TILE / 4,
-    TALL = 512, /* tokens a tile should reach where there are that many */
+    TALL = 256,   /* tokens a tile should reach where there are that many, and need not exceed */
+    FEW_ROWS = 8, /* up to so many the product is bound by memory */
 };
 
 static uint32_t divide_up(uint64_t a, uint64_t b) {
@@ -31,9 +32,9 @@ fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel
     fm__host_cut cut;
     mr = mr == 0 ? 1 : mr;
     nr = nr == 0 ? 1 : nr;
-    uint32_t tall = tokens < TALL ? tokens : TALL;
+    uint32_t tall = tokens < TALL ? tokens : TALL, talls = divide_up(tokens, TALL);
     uint32_t most = TILE_FLOATS / FM__PANEL_ROWS / tall / nr * nr; /* panels whose tile is `tall` */
-    uint32_t even = divide_up(panels, (uint64_t)threads * TASKS_A_THREAD);
+    uint32_t even = divide_up((uint64_t)panels * talls, (uint64_t)threads * TASKS_A_THREAD);
     uint32_t least = limit(LEAST_WORK / ((uint64_t)panel_bytes * tokens), 1, panels);
     uint64_t wanted = even > least ? even : least;
     cut.panels = limit(divide_up(wanted, nr) * (uint64_t)nr, 1, most > nr ? most : nr);
@@ -41,7 +42,7 @@ fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel
     cut.n_panel_task = divide_up(panels, cut.panels);
 
     uint32_t fits = TILE_FLOATS / (cut.panels * FM__PANEL_ROWS);
-    uint32_t tiles = divide_up(tokens, fits < tokens ? fits : tokens);
+    uint32_t tiles = divide_up(tokens, fits < tall ? fits : tall);
     if (threads > 1 && cut.n_panel_task < 2 * threads)
         tiles = limit(divide_up(4 * (uint64_t)threads, cut.n_panel_task), tiles,
                       tiles > tokens / (4 * mr) ? tiles : tokens / (4 * mr));
@@ -57,43 +58,83 @@ typedef struct task {
     uint32_t panel_begin, panel_end;
     uint32_t row_begin, row_end;
     uint32_t column, columns; /* the first, and how many */
+    const uint8_t *ahead;     /* the panel that this thread reads next; NULL: not known */
 } task;
 
-/* Calls run(work, task) for the tasks that this thread takes. */
-static void for_tasks(const fm__host_work *work,
-                      void (*run)(const fm__host_work *work, const task *t)) {
+/* A step's product, cut. */
+typedef struct product {
+    const fm__weight *weight; /* the first */
+    fm__host_rows rows;
+    uint32_t first, last; /* panels */
+    fm__host_cut cut;     /* n_panel_task 0: nothing to do */
+} product;
+
+static product product_of(const fm__host_work *work) {
     const fm__op *op = work->step->op;
     const fm__weight *weight = work->tape->weights[op->weight[0]];
     const fm__linear_kernel *kernel =
         &work->kernels->linear[fm__type_index(weight->type)][op->fast];
-    fm__host_rows rows = fm__host_step_rows(work);
-    uint32_t first = 0, last = weight->panels;
+    product p = {.weight = weight, .rows = fm__host_step_rows(work), .last = weight->panels};
     if (work->step->axis == FM__AXIS_CHANNELS) {
-        first = work->step->begin / FM__PANEL_ROWS;
-        last = divide_up(work->step->end, FM__PANEL_ROWS);
+        p.first = work->step->begin / FM__PANEL_ROWS;
+        p.last = divide_up(work->step->end, FM__PANEL_ROWS);
     }
-    if (rows.begin == rows.end)
-        return;
-    fm__host_cut cut =
-        fm__host_cut_product(last - first, rows.end - rows.begin, weight->layout.stride,
-                             kernel->tokens, kernel->panels, work->threads);
-    uint32_t n = cut.n_panel_task * cut.n_token_task, i;
-    while ((i = fm__host_take(work)) < n) {
-        task t;
-        t.panel_begin = first + i / cut.n_token_task * cut.panels;
-        t.panel_end = t.panel_begin + cut.panels < last ? t.panel_begin + cut.panels : last;
-        t.row_begin = rows.begin + i % cut.n_token_task * cut.tokens;
-        t.row_end = t.row_begin + cut.tokens < rows.end ? t.row_begin + cut.tokens : rows.end;
-        t.column = t.panel_begin * FM__PANEL_ROWS;
-        uint32_t end = t.panel_end * FM__PANEL_ROWS;
-        t.columns = (end < weight->n ? end : weight->n) - t.column;
+    if (p.rows.begin != p.rows.end)
+        p.cut =
+            fm__host_cut_product(p.last - p.first, p.rows.end - p.rows.begin, weight->layout.stride,
+                                 kernel->tokens, kernel->panels, work->threads);
+    return p;
+}
+
+static task task_of(const product *p, uint32_t i) {
+    task t;
+    t.panel_begin = p->first + i / p->cut.n_token_task * p->cut.panels;
+    t.panel_end = t.panel_begin + p->cut.panels < p->last ? t.panel_begin + p->cut.panels : p->last;
+    t.row_begin = p->rows.begin + i % p->cut.n_token_task * p->cut.tokens;
+    t.row_end =
+        t.row_begin + p->cut.tokens < p->rows.end ? t.row_begin + p->cut.tokens : p->rows.end;
+    t.column = t.panel_begin * FM__PANEL_ROWS;
+    uint32_t end = t.panel_end * FM__PANEL_ROWS;
+    t.columns = (end < p->weight->n ? end : p->weight->n) - t.column;
+    return t;
+}
+
+/* The first panel of the thread's first task of the product that follows this one: known, because
+   the first `threads` tasks of a product are not handed out but belong to a thread each. */
+static const uint8_t *next_product(const fm__host_work *work) {
+    if (work->step->next_product == 0)
+        return NULL;
+    fm__host_work then = *work;
+    then.step = work->step + work->step->next_product;
+    const product p = product_of(&then);
+    const uint32_t panel = p.first + work->thread * p.cut.panels;
+    return panel < p.last ? p.weight->host + panel * p.weight->layout.stride : NULL;
+}
+
+/* Calls run(work, task) for the tasks that this thread takes. With few rows, weights come from
+   memory at the pace of its latency unless they are asked for early: a thread takes a task while
+   it still has one, and task->ahead is where it goes on. */
+static void for_tasks(const fm__host_work *work,
+                      void (*run)(const fm__host_work *work, const task *t)) {
+    const product p = product_of(work);
+    const uint32_t n = p.cut.n_panel_task * p.cut.n_token_task;
+    const bool few = p.rows.end - p.rows.begin <= FEW_ROWS;
+    uint32_t i = work->thread;
+    while (i < n) {
+        const uint32_t then = work->threads + fm__host_take(work);
+        task t = task_of(&p, i);
+        t.ahead = !few ? NULL
+                  : then < n
+                      ? p.weight->host + task_of(&p, then).panel_begin * p.weight->layout.stride
+                      : next_product(work);
         run(work, &t);
+        i = then;
     }
 }
 
 /* The task's part of in[0] . weight[which]^T to out (rows x columns, `stride` floats a row). */
-static void multiply(const fm__host_work *work, const task *t, int which, float *out,
-                     size_t stride) {
+static void multiply(const fm__host_work *work, const task *t, int which, const uint8_t *ahead,
+                     float *out, size_t stride) {
     const fm__op *op = work->step->op;
     const fm__weight *weight = work->tape->weights[op->weight[which]];
     const fm__linear_args args = {
@@ -110,6 +151,7 @@ static void multiply(const fm__host_work *work, const task *t, int which, float 
         .out = out,
         .out_stride = stride,
         .scratch = work->scratch,
+        .ahead = ahead,
     };
     work->kernels->linear[fm__type_index(weight->type)][op->fast].fn(&args);
 }
@@ -128,13 +170,13 @@ static void linear_task(const fm__host_work *work, const task *t) {
     /* A residual that out overwrites must be read before: the product waits in a tile. */
     bool in_place = residual && op->in[1] == op->out;
     size_t stride = in_place ? t->columns : work->tape->tensors[op->out].layout.stride / 4;
-    float *product = in_place ? tile(work, 0) : cell(work, op->out, t->row_begin, t->column);
-    multiply(work, t, 0, product, stride);
+    float *out = in_place ? tile(work, 0) : cell(work, op->out, t->row_begin, t->column);
+    multiply(work, t, 0, t->ahead, out, stride);
     if (!bias && !residual)
         return;
     const float *b = bias ? (const float *)work->tape->weights[op->bias]->host + t->column : NULL;
     for (uint32_t r = t->row_begin; r < t->row_end; r++) {
-        float *p = product + (r - t->row_begin) * stride; /* (columns) */
+        float *p = out + (r - t->row_begin) * stride; /* (columns) */
         if (bias)
             work->kernels->add(p, b, t->columns, p);
         if (residual)
@@ -146,8 +188,10 @@ static void linear_task(const fm__host_work *work, const task *t) {
 static void glu_task(const fm__host_work *work, const task *t) {
     const fm__op *op = work->step->op;
     float *gate = tile(work, 0), *up = tile(work, 1); /* (rows, columns) */
-    multiply(work, t, 0, gate, t->columns);
-    multiply(work, t, 1, up, t->columns);
+    const fm__weight *second = work->tape->weights[op->weight[1]];
+    const uint8_t *beside = second->host + t->panel_begin * second->layout.stride;
+    multiply(work, t, 0, t->ahead != NULL ? beside : NULL, gate, t->columns);
+    multiply(work, t, 1, t->ahead, up, t->columns);
     for (uint32_t r = t->row_begin; r < t->row_end; r++) {
         size_t at = (size_t)(r - t->row_begin) * t->columns;
         work->kernels->glu[op->glu](gate + at, up + at, t->columns,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device/host/ops.c: every op kind but the products: whose kernel, on which rows.
+ * device/host/ops.c: every op kind but products and attention: whose kernel, on which rows.
  *
  * Owns: nothing. Never does: arithmetic (kernels do). Called from: every thread of the team.
  *
  * Row-wise ops give thread t a fixed run of rows, so that a chain of them needs no meeting between
- * its links (record.c counts on it: same rows, same thread). Attention hands out tasks.
+ * its links (record.c counts on it: same rows, same thread).
  */
 #include "device/host/host.h"
 
@@ -161,48 +161,6 @@ static void select_rows(const fm__host_work *work) {
                fm__host_row(work, op->in[0], work->run->batch->output_row[r]), bytes);
 }
 
-enum { ATTENTION_ROWS = 32 }; /* of one task at most: enough to read a key block once for many */
-
-static void attention(const fm__host_work *work) {
-    const fm__op *op = work->step->op;
-    const fm__cache_group *group = &work->tape->groups[op->cache_group];
-    fm__host_rows rows = fm__host_step_rows(work);
-    uint32_t kv_begin = 0, kv_end = group->n_kv_head;
-    if (work->step->axis == FM__AXIS_CHANNELS) {
-        uint32_t width = op->heads / group->n_kv_head * group->value_dim;
-        kv_begin = work->step->begin / width;
-        kv_end = work->step->end / width;
-    }
-    uint32_t n = rows.end - rows.begin, heads = kv_end - kv_begin;
-    if (n == 0)
-        return;
-    uint64_t share = (uint64_t)n * heads / (4 * (uint64_t)work->threads);
-    uint32_t block = share < 1 ? 1 : share > ATTENTION_ROWS ? ATTENTION_ROWS : (uint32_t)share;
-    uint32_t n_block = (n + block - 1) / block, task;
-    fm__attention_args args = {
-        .group = group,
-        .layer_base = layer_base(work),
-        .batch = work->run->batch,
-        .group_index = op->cache_group,
-        .heads = op->heads,
-        .scale = op->scale,
-        .q = fm__host_row(work, op->in[0], 0),
-        .q_stride = work->tape->tensors[op->in[0]].layout.stride,
-        .out = fm__host_row(work, op->out, 0),
-        .out_stride = work->tape->tensors[op->out].layout.stride,
-        .scratch = work->scratch,
-    };
-    while ((task = fm__host_take(work)) < n_block * heads) {
-        /* Late rows see more keys: they go first, so that no long task is left for the end. */
-        uint32_t b = n_block - 1 - task / heads;
-        args.row_begin = rows.begin + b * block;
-        args.row_end = b == n_block - 1 ? rows.end : args.row_begin + block;
-        args.kv_begin = kv_begin + task % heads;
-        args.kv_end = args.kv_begin + 1;
-        work->kernels->attention(&args);
-    }
-}
-
 /* ---- what the device can do ---- */
 
 fm__host_op_fn *fm__host_op(fm__op_kind kind) {
@@ -215,7 +173,7 @@ fm__host_op_fn *fm__host_op(fm__op_kind kind) {
         [FM__OP_GLU] = glu,
         [FM__OP_ROPE] = rope,
         [FM__OP_KV_STORE] = kv_store,
-        [FM__OP_ATTENTION] = attention,
+        [FM__OP_ATTENTION] = fm__host_attention,
         [FM__OP_SELECT] = select_rows,
     };
     return (unsigned)kind < FM__OP_COUNT ? ops[kind] : NULL;

@@ -83,9 +83,9 @@ static void run_entry(fm__host *host, const fm__host_entry *entry) {
         host->recording = entry->recording;
         host->run = entry->run;
         entry->recording->span.begin_ns = fm__now_ns();
-        fm__host_meet(host);
+        fm__host_meet(host, NULL, NULL);
         fm__host_run(host, 0);
-        fm__host_meet(host);
+        fm__host_meet(host, NULL, NULL);
         entry->recording->span.end_ns = fm__now_ns();
     }
     if (entry->signal != NULL)

@@ -20,6 +20,40 @@ void fm__host_barriers(const fm__tape *tape, const fm__op_range *ranges, uint32_
     }
 }
 
+/* Ops of which every thread runs its own rows: with one row, all but one thread stand by. */
+static bool by_rows(const fm__host_step *step) {
+    switch (step->op->kind) {
+    case FM__OP_EMBED:
+    case FM__OP_RMSNORM:
+    case FM__OP_QUANTISE:
+    case FM__OP_GLU:
+    case FM__OP_ROPE:
+    case FM__OP_KV_STORE:
+    case FM__OP_SELECT:
+        return step->copy == FM__COPY_NONE;
+    default:
+        return false;
+    }
+}
+
+static bool is_product(const fm__host_step *step) {
+    return step->copy == FM__COPY_NONE &&
+           (step->op->kind == FM__OP_LINEAR || step->op->kind == FM__OP_LINEAR_GLU);
+}
+
+/* Finds the runs of row-wise steps behind a meeting, and for each step the next product. */
+static void link_steps(fm__host_step *steps, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t end = i, product = i + 1;
+        while (steps[i].barrier && end < n && by_rows(&steps[end]))
+            end++;
+        steps[i].n_alone = end - i;
+        while (product < n && !is_product(&steps[product]))
+            product++;
+        steps[i].next_product = product < n ? product - i : 0;
+    }
+}
+
 /* Weights that a host kernel reads must be in memory; a tape may be planned without them. */
 static fm_status check_loaded(const fm__tape *tape, const fm__op *op, fm_error *error) {
     int16_t ids[3] = {op->weight[0], op->weight[1], op->bias};
@@ -39,6 +73,11 @@ fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op
         if (status != FM_OK)
             return status;
     }
+    const fm__host_parts *parts = NULL;
+    fm_status reserved =
+        fm__host_parts_reserve((fm__host *)device, tape, ranges, n_range, &parts, error);
+    if (reserved != FM_OK)
+        return reserved;
     fm__host_recording *recording = fm__alloc_zero(sizeof *recording);
     fm__host_step *steps = fm__alloc_array(n_range, sizeof *steps);
     _Atomic uint32_t *next = fm__alloc_array(n_range, sizeof *next);
@@ -65,11 +104,13 @@ fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op
                                                                          : fm__host_op(op->kind)};
     }
     fm__free(before);
+    link_steps(steps, n_range);
     recording->base = (fm__recording){.device = device, .tape = tape};
     recording->host = (fm__host *)device;
     recording->n_step = n_range;
     recording->steps = steps;
     recording->next = next;
+    recording->parts = parts;
     *out = &recording->base;
     return FM_OK;
 }

@@ -133,23 +133,54 @@ static void read_memory(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
 
 /* ---- properties and features ---- */
 
+enum { FAMILIES = 32 };
+
+/* A queue for copies beside the compute queue: of a family that only copies (a copy engine), else
+   of a family that does other things too. */
+static void choose_copies(const VkQueueFamilyProperties *families, uint32_t n,
+                          fm__vulkan_choice *c) {
+    /* Compute and graphics queues copy too, whether they say so or not. */
+    const VkQueueFlags other = VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT;
+    c->copies_apart = false;
+    c->copy_family = c->family;
+    c->copy_index = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if ((families[i].queueFlags & (VK_QUEUE_TRANSFER_BIT | other)) == VK_QUEUE_TRANSFER_BIT &&
+            families[i].queueCount > 0) {
+            c->copies_apart = true;
+            c->copy_family = i;
+            return;
+        }
+    if (families[c->family].queueCount > 1) {
+        c->copies_apart = true;
+        c->copy_index = 1;
+        return;
+    }
+    for (uint32_t i = 0; i < n && !c->copies_apart; i++)
+        if (i != c->family && (families[i].queueFlags & other) != 0 && families[i].queueCount > 0) {
+            c->copies_apart = true;
+            c->copy_family = i;
+        }
+}
+
 /* Its own queue family for compute, where there is one, does not wait for pictures. */
 static bool choose_family(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
-    VkQueueFamilyProperties families[32];
-    uint32_t n = 32;
-    bool found = false;
+    VkQueueFamilyProperties families[FAMILIES];
+    uint32_t n = FAMILIES;
+    bool found = false, only = false;
     vk->GetPhysicalDeviceQueueFamilyProperties(c->physical, &n, families);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && !only; i++) {
         VkQueueFlags flags = families[i].queueFlags;
-        bool only = (flags & VK_QUEUE_GRAPHICS_BIT) == 0;
-        if ((flags & VK_QUEUE_COMPUTE_BIT) == 0 || families[i].queueCount == 0 || (found && !only))
+        bool alone = (flags & VK_QUEUE_GRAPHICS_BIT) == 0;
+        if ((flags & VK_QUEUE_COMPUTE_BIT) == 0 || families[i].queueCount == 0 || (found && !alone))
             continue;
         found = true;
+        only = alone;
         c->family = i;
         c->timestamp_bits = families[i].timestampValidBits;
-        if (only)
-            return true;
     }
+    if (found)
+        choose_copies(families, n, c);
     return found;
 }
 

@@ -75,7 +75,11 @@ typedef struct fm__vulkan_choice {
     VkPhysicalDeviceMemoryProperties memory;
     char lacks[160]; /* "": it can serve */
     char driver[64];
-    uint32_t family; /* of its compute queue */
+    uint32_t family; /* of its compute queue, which is the family's first */
+    /* Where streamed weights are copied: a queue of its own, or (copies_apart false) the compute
+       queue, where copies run only while it waits for other units. */
+    bool copies_apart;
+    uint32_t copy_family, copy_index;
     uint32_t timestamp_bits, subgroup;
     uint64_t max_allocation, max_buffer; /* bytes */
     uint64_t local_bytes, local_budget;  /* of the heap of local_type; budget 0: not told */
@@ -100,7 +104,8 @@ typedef struct fm__vulkan_buffer {
     fm__buffer base;
     VkBuffer buffer;
     VkDeviceMemory memory;
-    uint64_t address; /* of the first byte that the caller asked for */
+    uint64_t start;   /* where in `buffer` the first byte lies that the caller asked for */
+    uint64_t address; /* of that byte */
     uint8_t *host;    /* NULL: none that the processor reads at speed */
     uint8_t *window;  /* NULL, or where the processor may write, uncached */
 } fm__vulkan_buffer;
@@ -168,7 +173,7 @@ typedef struct fm__vulkan_pipelines {
 fm_status fm__vulkan_pipelines_init(fm__vulkan *gpu, const char *cache_dir, fm_error *error);
 void fm__vulkan_pipelines_finish(fm__vulkan *gpu); /* writes the file */
 
-/* ---- queue.c ---- */
+/* ---- queue.c: what was handed over, and whether it ended ---- */
 
 typedef struct fm__vulkan_timeline { /* the twin of an fm__timeline */
     VkSemaphore semaphore;
@@ -177,32 +182,36 @@ typedef struct fm__vulkan_timeline { /* the twin of an fm__timeline */
     _Atomic uint64_t from_queue; /* the greatest that the queue was told to */
 } fm__vulkan_timeline;
 
-enum { FM__VULKAN_BATCH = 4096 }; /* segments of one driver call */
-
+/* Work is handed over in batches, several in a call of the driver; each counts. */
 typedef struct fm__vulkan_queue {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* of the queue, of the ring's, and of what is not _Atomic */
     VkQueue queue;
-    VkSemaphore progress;       /* counts submissions that ended */
+    VkSemaphore progress;       /* counts batches that ended */
     _Atomic uint64_t submitted; /* ... that were handed over */
     _Atomic uint64_t seen;      /* ... that were seen to have ended */
     uint64_t submits, lose_at;  /* fm__device_submit()s ever; the one that loses the device */
+    uint64_t calls, fail_at;    /* calls of the driver with a run's work; the one that fails */
     _Atomic bool lost;
-    bool pretended;                 /* the loss was asked for: what was handed over still runs */
-    struct fm__vulkan_batch *batch; /* room for one call */
+    _Atomic bool still_runs;        /* lost, but not to the driver: what was handed over ends */
+    struct fm__vulkan_batch *batch; /* room for one call: of submit.c */
 } fm__vulkan_queue;
 
-fm_status fm__vulkan_queue_init(fm__vulkan *gpu, uint64_t lose_at, fm_error *error);
+fm_status fm__vulkan_queue_init(fm__vulkan *gpu, const fm__vulkan_options *options,
+                                fm_error *error);
 void fm__vulkan_queue_finish(fm__vulkan *gpu);
-fm_status fm__vulkan_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
-                            const fm__run *run, uint64_t base, fm_error *error);
+/* A semaphore whose value only grows, from 0. */
+VkResult fm__vulkan_semaphore_create(fm__vulkan *gpu, VkSemaphore *out);
 /* Hands over commands (NULL: none) of the device's own; *ticket is what to wait for. */
 fm_status fm__vulkan_submit_own(fm__vulkan *gpu, VkCommandBuffer commands, uint64_t *ticket,
                                 fm_error *error);
-/* Submission `ticket` has ended; a lost device has ended all. */
+/* Batch `ticket` has ended; what a driver lost has ended. */
 bool fm__vulkan_ended(fm__vulkan *gpu, uint64_t ticket);
-/* Waits for it. false: the device was lost. */
+/* Waits for it; of a device that is lost, for a while at most. false: the device was lost. */
 bool fm__vulkan_wait(fm__vulkan *gpu, uint64_t ticket);
-/* The same, for a moment at most: for what ends with a signal that was already seen. */
+/* The same for copy number `copy` of the ring. */
+bool fm__vulkan_wait_copy(fm__vulkan *gpu, uint64_t copy);
+/* The same as the first, for a moment at most: for what ends with a signal that was already seen.
+ */
 bool fm__vulkan_ended_soon(fm__vulkan *gpu, uint64_t ticket);
 /* Fills error for a driver call that failed; notes a lost device. */
 fm_status fm__vulkan_failed(fm__vulkan *gpu, VkResult result, const char *call, fm_error *error);
@@ -212,6 +221,15 @@ void fm__vulkan_timeline_detach(fm__device *device, void *native);
 uint64_t fm__vulkan_timeline_value(fm__device *device, void *native);
 bool fm__vulkan_timeline_wait(fm__device *device, void *native, uint64_t value);
 void fm__vulkan_timeline_signal(fm__device *device, void *native, uint64_t value);
+
+/* ---- submit.c: segments as batches, and the copies that they need ---- */
+
+enum { FM__VULKAN_BATCH = 4096 }; /* segments of one fm__device_submit(); batches of one call */
+
+fm_status fm__vulkan_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
+                            const fm__run *run, uint64_t base, fm_error *error);
+/* Room for one call's structures; fm__free(). NULL: no memory. */
+struct fm__vulkan_batch *fm__vulkan_batch_create(void);
 
 /* ---- clock.c: the device's timestamps on the scale of fm__now_ns() ---- */
 
@@ -258,18 +276,96 @@ fm_status fm__vulkan_binding_fill(fm__vulkan *gpu, fm__vulkan_binding *binding, 
 fm_status fm__vulkan_run_finish(fm__device *device, const fm__tape *tape, const fm__run *run,
                                 fm_error *error);
 
+/* ---- stream.c: weights in host memory, on their way through a ring ---- */
+
+/* Panels that one copy brings, for a product or for several that follow each other. */
+typedef struct fm__vulkan_part {
+    VkCommandBuffer commands;
+    uint64_t at, bytes; /* of the ring */
+    uint64_t payload;   /* bytes that are copied; the rest of `bytes` lies between matrices */
+    uint64_t copy;      /* number of the copy that was handed over last; 0: none */
+} fm__vulkan_part;
+
+/* Who uses a cell of the ring, for whoever overwrites it. */
+typedef struct fm__vulkan_cell {
+    uint64_t copy; /* number of the copy that wrote it last; 0: none */
+    /* The last batch that reads that; or UNREAD: none was handed over, and none has to be; or
+       CLAIMED: one will be, by the submission that is on its way. */
+    uint64_t reader;
+} fm__vulkan_cell;
+
+#define FM__VULKAN_UNREAD UINT64_MAX
+#define FM__VULKAN_CLAIMED (UINT64_MAX - 1)
+
+enum { FM__VULKAN_CELL = 64 << 10 }; /* bytes */
+
+/* Streamed panels are copied into the ring in the order in which recordings need them, on a queue
+   of their own, as far ahead as the ring reaches: weights do not change, so a copy waits for room
+   in the ring and for nothing else. */
+typedef struct fm__vulkan_ring {
+    VkQueue queue;      /* under the compute queue's lock; it may be that queue */
+    VkSemaphore copied; /* counts copies that are done */
+    uint64_t n_copy;    /* ... that were handed over */
+    /* What was copied since the device was made; copies of recordings behind the one that was being
+       handed over; and copies for the next replay. */
+    uint64_t copied_bytes, ahead, early;
+    /* record_lock: */
+    VkCommandPool pool;
+    uint64_t bytes, part_bytes; /* of the ring; of a part at most */
+    uint64_t next;              /* where the next part that is recorded begins */
+    fm__vulkan_buffer *buffer;  /* NULL until weights are streamed */
+    fm__vulkan_cell *cells;     /* (bytes / FM__VULKAN_CELL) */
+} fm__vulkan_ring;
+
+/* Some panels of a product, which are recorded at once: those of one part, or where nothing is
+   copied, all. */
+typedef struct fm__vulkan_use {
+    uint32_t range; /* of the recording's ranges */
+    uint32_t part;  /* FM__VULKAN_NO_PART: nothing is copied */
+    uint32_t begin, end;
+    uint64_t at[2]; /* where panel `begin` of each weight lies in its part */
+    bool copied[2];
+} fm__vulkan_use;
+
+enum { FM__VULKAN_NO_PART = INT32_MAX };
+
+typedef struct fm__vulkan_uses {
+    fm__vulkan_use *uses; /* in the order of the ranges; fm__free() */
+    uint32_t n, capacity;
+} fm__vulkan_uses;
+
+struct fm__vulkan_recording;
+/* bytes 0: by the device's memory. */
+fm_status fm__vulkan_ring_init(fm__vulkan *gpu, uint64_t bytes, fm_error *error);
+void fm__vulkan_ring_finish(fm__vulkan *gpu);
+/* Cuts the products among the ranges into uses, and records the copies as the recording's parts.
+   Under record_lock, as is the next. */
+fm_status fm__vulkan_stream_plan(fm__vulkan *gpu, const fm__tape *tape, const fm__op_range *ranges,
+                                 uint32_t n_range, struct fm__vulkan_recording *recording,
+                                 fm__vulkan_uses *out, fm_error *error);
+/* Gives parts back whose copies have ended. */
+void fm__vulkan_stream_free(fm__vulkan *gpu, struct fm__vulkan_recording *recording);
+/* The range of the weight that holds panels [begin, end) for this device, or NULL. */
+const fm__weight_range *fm__vulkan_panels(const fm__vulkan *gpu, const fm__weight *weight,
+                                          uint32_t begin, uint32_t end);
+
 /* ---- record.c ---- */
 
 enum { FM__VULKAN_BLOCKS = 16 };
 
+/* Command buffers that run one after the other: one, or one a part, which waits for its copy. */
 typedef struct fm__vulkan_recording {
     fm__recording base;
-    VkCommandBuffer commands;
-    VkQueryPool queries; /* begin and end */
+    VkCommandBuffer *commands; /* (n_commands) */
+    uint32_t n_commands, n_part;
+    fm__vulkan_part *parts; /* (n_part) */
+    bool begins, ends;      /* holds the tape's first product, its last */
+    VkQueryPool queries;    /* begin and end */
     fm__vulkan_binding *binding;
-    fm__vulkan_block *blocks[FM__VULKAN_BLOCKS]; /* what its ops keep for a while, and the ring */
+    fm__vulkan_block *blocks[FM__VULKAN_BLOCKS]; /* what its ops keep for a while */
     uint32_t n_block;
-    uint64_t ticket; /* of its last submission; 0: never */
+    uint64_t ticket; /* of its last batch that was handed over; 0: never */
+    uint64_t copy;   /* number of its last copy that was */
     uint64_t listed; /* the fm__device_submit() that last named it, counted from 1 */
 } fm__vulkan_recording;
 
@@ -289,8 +385,9 @@ typedef struct fm__vulkan_core {
     fm__vulkan_pipelines pipelines;
     fm__vulkan_queue queue;
     fm__vulkan_clock clock;
+    fm__vulkan_ring ring;
     pthread_mutex_t record_lock; /* of what follows */
     VkCommandPool pool;
     fm__vulkan_binding *bindings;
-    fm__vulkan_block *temporary, *ring; /* the largest so far; a recording keeps what it took */
+    fm__vulkan_block *temporary; /* the largest so far; a recording keeps what it took */
 } fm__vulkan_core;

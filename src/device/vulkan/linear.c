@@ -444,17 +444,15 @@ static fm_status find_weights(fm__vulkan_recorder *recorder, const fm__op *op, p
 }
 
 fm_status fm__vulkan_record_linear(fm__vulkan_recorder *recorder, const fm__op_range *range,
-                                   fm_error *error) {
+                                   uint32_t panel_begin, uint32_t panel_end, fm_error *error) {
     const fm__tape *tape = fm__vulkan_recorder_tape(recorder);
     const fm__op *op = &tape->ops[range->op];
     fm__vulkan *gpu = fm__vulkan_recorder_gpu(recorder);
     push what = {.run = fm__vulkan_run_block(recorder)};
     describe(tape, op, &what);
-    what.panel_end = tape->weights[op->weight[0]]->panels;
-    if (range->axis == FM__AXIS_CHANNELS) {
-        what.panel_begin = range->begin / FM__PANEL_ROWS;
-        what.panel_end = divide_up(range->end, FM__PANEL_ROWS);
-    } else if (range->axis == FM__AXIS_TOKENS) {
+    what.panel_begin = panel_begin;
+    what.panel_end = panel_end;
+    if (range->axis == FM__AXIS_TOKENS) {
         what.token_begin = range->begin;
         what.token_end = range->end;
     }

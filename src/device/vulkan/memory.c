@@ -50,11 +50,18 @@ static fm_status create_handle(fm__vulkan *gpu, fm__vulkan_buffer *buffer, size_
     const VkExternalMemoryBufferCreateInfo external = {
         .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
         .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT};
+    const fm__vulkan_choice *choice = &gpu->core->choice;
+    /* Weights and the ring are used on two queues; for buffers that costs nothing. */
+    const uint32_t families[2] = {choice->family, choice->copy_family};
+    bool two = families[0] != families[1];
     const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                      .pNext = imported ? &external : NULL,
                                      .size = bytes,
                                      .usage = USAGE,
-                                     .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
+                                     .sharingMode = two ? VK_SHARING_MODE_CONCURRENT
+                                                        : VK_SHARING_MODE_EXCLUSIVE,
+                                     .queueFamilyIndexCount = two ? 2 : 0,
+                                     .pQueueFamilyIndices = families};
     const fm__vulkan_api *vk = &gpu->core->vk;
     VkResult result = vk->CreateBuffer(gpu->core->device, &info, NULL, &buffer->buffer);
     return result == VK_SUCCESS ? FM_OK : failed(gpu, result, "vkCreateBuffer", bytes, error);
@@ -210,6 +217,7 @@ static fm_status fill_imported(fm__vulkan *gpu, fm__vulkan_buffer *buffer, void 
         .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
         .pHostPointer = pages};
     status = allocate(gpu, buffer, type, whole, &pointer, error);
+    buffer->start = before;
     buffer->address += before;
     buffer->host = host;
     return status;

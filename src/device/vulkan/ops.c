@@ -167,11 +167,10 @@ static choice choose_plain(fm__vulkan_shader shader, const char *name) {
     return c;
 }
 
-static choice choose_copy(bool bulk, bool wide) {
+static choice choose_copy(bool wide) {
     choice c = {.variant = variant_of(FM__VULKAN_SHADER_copy, COPY_LANES)};
-    add_constant(&c.variant, bulk);
     add_constant(&c.variant, wide);
-    snprintf(c.name, sizeof c.name, bulk ? "copy_bytes" : "copy_rows");
+    snprintf(c.name, sizeof c.name, "copy_rows");
     return c;
 }
 
@@ -457,20 +456,6 @@ static fm_status record_rmsnorm(const fm__vulkan_step *step, const fm__op_range 
 
 /* ---- copies ---- */
 
-typedef struct copy_push {
-    uint64_t run;
-    fm__vulkan_rows rows;
-    fm__vulkan_place from, to;
-    uint32_t first, units;
-} copy_push;
-
-/* Few workgroups: they share the rest of the units among them. */
-static fm_status dispatch_copy(const fm__vulkan_step *step, choice c, const copy_push *push,
-                               uint64_t units) {
-    uint32_t groups = fm__vulkan_groups(units, COPY_LANES * COPY_DEPTH);
-    return dispatch(step, c, push, sizeof *push, groups < COPY_GROUPS ? groups : COPY_GROUPS, 1);
-}
-
 fm_status fm__vulkan_record_copy(fm__vulkan_recorder *recorder, const fm__op_range *range,
                                  fm_error *error) {
     const fm__tape *tape = fm__vulkan_recorder_tape(recorder);
@@ -479,7 +464,12 @@ fm_status fm__vulkan_record_copy(fm__vulkan_recorder *recorder, const fm__op_ran
     if (t->slot != FM__SLOT_SCRATCH)
         return fm__error(error, FM_ERROR_ARGUMENT, t->name,
                          "only tensors of the scratch buffer have a mirror");
-    copy_push push = {
+    struct {
+        uint64_t run;
+        fm__vulkan_rows rows;
+        fm__vulkan_place from, to;
+        uint32_t first, units;
+    } push = {
         .run = fm__vulkan_run_block(recorder),
         .rows = fm__vulkan_rows_of(range, t->rows),
         .from = fm__vulkan_place_of(tape, range->tensor),
@@ -498,28 +488,11 @@ fm_status fm__vulkan_record_copy(fm__vulkan_recorder *recorder, const fm__op_ran
     uint32_t unit = wide ? 16 : 4;
     push.first = (uint32_t)(begin / unit);
     push.units = (uint32_t)((end - begin) / unit);
-    uint64_t rows = fm__vulkan_row_bound(tape, range, t->rows);
-    return dispatch_copy(&step, choose_copy(false, wide), &push, rows * push.units);
-}
-
-fm_status fm__vulkan_record_bytes(fm__vulkan_recorder *recorder, uint64_t from, uint64_t to,
-                                  uint64_t bytes, fm_error *error) {
-    const fm__vulkan_step step = {.recorder = recorder, .error = error};
-    enum { MOST = 1 << 30 }; /* units of one dispatch: their number has 32 bits */
-    uint64_t left = bytes / 16;
-    fm_status status = FM_OK;
-    while (left > 0 && status == FM_OK) {
-        uint32_t units = left < MOST ? (uint32_t)left : MOST;
-        const copy_push push = {.run = fm__vulkan_run_block(recorder),
-                                .from = {.offset = from},
-                                .to = {.offset = to},
-                                .units = units};
-        status = dispatch_copy(&step, choose_copy(true, true), &push, units);
-        from += 16 * (uint64_t)units;
-        to += 16 * (uint64_t)units;
-        left -= units;
-    }
-    return status;
+    /* Few workgroups: they share the rest of the units among them. */
+    uint64_t units = fm__vulkan_row_bound(tape, range, t->rows) * (uint64_t)push.units;
+    uint32_t groups = fm__vulkan_groups(units, COPY_LANES * COPY_DEPTH);
+    return dispatch(&step, choose_copy(wide), &push, sizeof push,
+                    groups < COPY_GROUPS ? groups : COPY_GROUPS, 1);
 }
 
 /* ---- what the device can do ---- */

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device/vulkan/queue.c: submissions, and timelines as semaphores that queue and host share.
+ * device/vulkan/queue.c: what was handed over and whether it ended, and timelines as semaphores
+ * that queue and host share.
  *
- * Owns: the queue, the semaphore that counts what ended. Never does: wait while it submits, or
- * allocate for at most FM__VULKAN_BATCH segments. Called from: submitting and waiting threads.
+ * Owns: the queue, the semaphore that counts what ended. Never does: know segments (submit.c).
+ * Called from: submitting and waiting threads.
  *
  * A device that was lost stays lost: waits for it return false once their value cannot come, and
- * the host may signal in its place, which it remembers in the twin.
+ * the host may signal in its place, which it remembers in the twin. Where only a submission failed,
+ * what was handed over before still ends, and is waited for before anything that it uses is freed.
  */
 #include <sched.h>
 #include <string.h>
@@ -16,24 +18,16 @@
 enum {
     POLL_NS = 5000000,     /* before a waiting thread sleeps in the driver: on an H200 with busy
                               processors that costs a millisecond */
+    PAUSES = 32,           /* between two looks: about a microsecond */
+    LOOKS = 16,            /* between two offers of the processor to who needs it */
     SLICE_NS = 100000000,  /* of sleep, between looks at what else could end the wait */
     SOON_NS = 20000000,    /* that a signal may come behind one of the same submission */
     DRAIN_NS = 2000000000, /* for what a device that is said to be lost still does */
 };
 
-/* One driver call's structures. */
-typedef struct fm__vulkan_batch {
-    VkSubmitInfo submits[FM__VULKAN_BATCH];
-    VkTimelineSemaphoreSubmitInfo values[FM__VULKAN_BATCH];
-    VkSemaphore waits[FM__VULKAN_BATCH], signals[FM__VULKAN_BATCH][2];
-    uint64_t wait_values[FM__VULKAN_BATCH], signal_values[FM__VULKAN_BATCH][2];
-} fm__vulkan_batch;
-
-static const VkPipelineStageFlags WAIT_STAGE = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
-
 /* ---- semaphores ---- */
 
-static VkResult create_semaphore(fm__vulkan *gpu, VkSemaphore *out) {
+VkResult fm__vulkan_semaphore_create(fm__vulkan *gpu, VkSemaphore *out) {
     const VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                             .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
     const VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO,
@@ -87,7 +81,7 @@ bool fm__vulkan_is_lost(fm__device *device) {
 }
 
 static bool driver_lost(fm__vulkan *gpu) {
-    return fm__vulkan_is_lost(&gpu->device) && !gpu->core->queue.pretended;
+    return fm__vulkan_is_lost(&gpu->device) && !atomic_load(&gpu->core->queue.still_runs);
 }
 
 bool fm__vulkan_ended(fm__vulkan *gpu, uint64_t ticket) {
@@ -112,156 +106,34 @@ bool fm__vulkan_ended_soon(fm__vulkan *gpu, uint64_t ticket) {
     return false;
 }
 
+/* A lost device has DRAIN_NS from *since on (0: it is set) for what it still does; then the driver
+   has lost it too. */
+static void sleep_for(fm__vulkan *gpu, VkSemaphore semaphore, uint64_t value, uint64_t *since) {
+    reached_within(gpu, semaphore, value, SLICE_NS);
+    if (!fm__vulkan_is_lost(&gpu->device))
+        return;
+    uint64_t now = fm__now_ns();
+    if (*since == 0)
+        *since = now;
+    else if (now - *since > DRAIN_NS)
+        atomic_store(&gpu->core->queue.still_runs, false);
+}
+
 bool fm__vulkan_wait(fm__vulkan *gpu, uint64_t ticket) {
-    VkSemaphore progress = gpu->core->queue.progress;
+    uint64_t since = 0;
     while (!fm__vulkan_ended(gpu, ticket))
-        reached_within(gpu, progress, ticket, SLICE_NS);
+        sleep_for(gpu, gpu->core->queue.progress, ticket, &since);
     return !driver_lost(gpu);
 }
 
-/* ---- submissions ---- */
-
-static fm_status check_timeline(fm__vulkan *gpu, const fm__timeline *timeline, bool signals,
-                                fm_error *error) {
-    const char *name = gpu->device.properties.name;
-    if (timeline->attached != &gpu->device || timeline->native == NULL)
-        return fm__error(error, FM_ERROR_ARGUMENT, name,
-                         "a timeline that was not made for %s cannot order its work", name);
-    if (signals && timeline->owner != &gpu->device)
-        return fm__error(error, FM_ERROR_ARGUMENT, name,
-                         "a timeline that another unit signals was given to %s to signal", name);
-    return FM_OK;
+bool fm__vulkan_wait_copy(fm__vulkan *gpu, uint64_t copy) {
+    uint64_t since = 0;
+    while (copy > 0 && value_of(gpu, gpu->core->ring.copied) < copy && !driver_lost(gpu))
+        sleep_for(gpu, gpu->core->ring.copied, copy, &since);
+    return !driver_lost(gpu);
 }
 
-/* The recording can be replayed, and its tape's run block holds what the run binds. */
-static fm_status prepare_recording(fm__vulkan *gpu, fm__vulkan_recording *recording,
-                                   const fm__run *run, fm_error *error) {
-    uint64_t call = gpu->core->queue.submits;
-    if (recording->listed == call)
-        return fm__error(error, FM_ERROR_STATE, gpu->device.properties.name,
-                         "one recording stands twice in a submission");
-    recording->listed = call;
-    if (!fm__vulkan_ended_soon(gpu, recording->ticket))
-        return fm__error(error, FM_ERROR_STATE, gpu->device.properties.name,
-                         "a recording was submitted again before its last replay ended");
-    return fm__vulkan_binding_fill(gpu, recording->binding, run, recording->base.slots, call,
-                                   error);
-}
-
-static fm_status check_segments(fm__vulkan *gpu, const fm__segment *segments, uint32_t n,
-                                const fm__run *run, fm_error *error) {
-    fm_status status = FM_OK;
-    for (uint32_t i = 0; i < n && status == FM_OK; i++) {
-        const fm__segment *s = &segments[i];
-        if (s->wait != NULL)
-            status = check_timeline(gpu, s->wait, false, error);
-        if (status == FM_OK && s->signal != NULL)
-            status = check_timeline(gpu, s->signal, true, error);
-        if (status == FM_OK && s->recording != NULL)
-            status = prepare_recording(gpu, (fm__vulkan_recording *)s->recording, run, error);
-    }
-    return status;
-}
-
-static void fill_segment(fm__vulkan_batch *batch, uint32_t i, const fm__segment *segment,
-                         uint64_t base, VkSemaphore progress, uint64_t ticket) {
-    uint32_t n_wait = 0, n_signal = 0;
-    if (segment->wait != NULL) {
-        batch->waits[i] = ((fm__vulkan_timeline *)segment->wait->native)->semaphore;
-        batch->wait_values[i] = base + segment->wait_value;
-        n_wait = 1;
-    }
-    if (segment->signal != NULL) {
-        batch->signals[i][0] = ((fm__vulkan_timeline *)segment->signal->native)->semaphore;
-        batch->signal_values[i][n_signal++] = base + segment->signal_value;
-    }
-    if (progress != NULL) {
-        batch->signals[i][n_signal] = progress;
-        batch->signal_values[i][n_signal++] = ticket;
-    }
-    batch->values[i] =
-        (VkTimelineSemaphoreSubmitInfo){.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
-                                        .waitSemaphoreValueCount = n_wait,
-                                        .pWaitSemaphoreValues = &batch->wait_values[i],
-                                        .signalSemaphoreValueCount = n_signal,
-                                        .pSignalSemaphoreValues = batch->signal_values[i]};
-    fm__vulkan_recording *recording = (fm__vulkan_recording *)segment->recording;
-    batch->submits[i] =
-        (VkSubmitInfo){.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-                       .pNext = &batch->values[i],
-                       .waitSemaphoreCount = n_wait,
-                       .pWaitSemaphores = &batch->waits[i],
-                       .pWaitDstStageMask = &WAIT_STAGE,
-                       .commandBufferCount = recording != NULL,
-                       .pCommandBuffers = recording != NULL ? &recording->commands : NULL,
-                       .signalSemaphoreCount = n_signal,
-                       .pSignalSemaphores = batch->signals[i]};
-}
-
-/* The submission that was asked to lose the device. */
-static fm_status lose(fm__vulkan *gpu, fm_error *error) {
-    gpu->core->queue.pretended = true;
-    return fm__vulkan_failed(gpu, VK_ERROR_DEVICE_LOST, "as its options say", error);
-}
-
-/* One call for all segments up to the next that waits for another unit. An H200's driver makes what
-   the host wrote visible once a call, and no barrier inside one does it again: in a call with
-   several waits, memory that was read behind an earlier one was seen to come from a cache. */
-static VkResult hand_over(fm__vulkan *gpu, uint32_t n) {
-    const fm__vulkan_queue *queue = &gpu->core->queue;
-    const VkSubmitInfo *submits = queue->batch->submits;
-    VkResult result = VK_SUCCESS;
-    for (uint32_t i = 0, end; i < n && result == VK_SUCCESS; i = end) {
-        for (end = i + 1; end < n && submits[end].waitSemaphoreCount == 0;)
-            end++;
-        result = gpu->core->vk.QueueSubmit(queue->queue, end - i, submits + i, VK_NULL_HANDLE);
-        if (result != VK_SUCCESS && i > 0)
-            result = VK_ERROR_DEVICE_LOST; /* a part is under way that cannot be taken back */
-    }
-    return result;
-}
-
-static fm_status submit_locked(fm__vulkan *gpu, const fm__segment *segments, uint32_t n,
-                               const fm__run *run, uint64_t base, fm_error *error) {
-    fm__vulkan_queue *queue = &gpu->core->queue;
-    if (fm__vulkan_is_lost(&gpu->device))
-        return fm__vulkan_failed(gpu, VK_ERROR_DEVICE_LOST, "before this submission", error);
-    if (++queue->submits == queue->lose_at)
-        return lose(gpu, error);
-    uint64_t ticket = atomic_load(&queue->submitted) + 1;
-    fm_status status = check_segments(gpu, segments, n, run, error);
-    if (status != FM_OK)
-        return status;
-    for (uint32_t i = 0; i < n; i++)
-        fill_segment(queue->batch, i, &segments[i], base, i == n - 1 ? queue->progress : NULL,
-                     ticket);
-    VkResult result = hand_over(gpu, n);
-    if (result != VK_SUCCESS)
-        return fm__vulkan_failed(gpu, result, "vkQueueSubmit", error);
-    atomic_store(&queue->submitted, ticket);
-    for (uint32_t i = 0; i < n; i++) {
-        fm__vulkan_recording *recording = (fm__vulkan_recording *)segments[i].recording;
-        if (recording != NULL)
-            recording->ticket = recording->binding->ticket = ticket;
-        if (segments[i].signal != NULL) {
-            fm__vulkan_timeline *timeline = segments[i].signal->native;
-            atomic_store(&timeline->from_queue, base + segments[i].signal_value);
-        }
-    }
-    return FM_OK;
-}
-
-fm_status fm__vulkan_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
-                            const fm__run *run, uint64_t base, fm_error *error) {
-    fm__vulkan *gpu = (fm__vulkan *)device;
-    if (n_segment > FM__VULKAN_BATCH)
-        return fm__error(error, FM_ERROR_LIMIT, device->properties.name,
-                         "%u segments in one submission, it takes %d", n_segment, FM__VULKAN_BATCH);
-    pthread_mutex_lock(&gpu->core->queue.lock);
-    fm_status status = submit_locked(gpu, segments, n_segment, run, base, error);
-    pthread_mutex_unlock(&gpu->core->queue.lock);
-    return status;
-}
+/* ---- the device's own commands ---- */
 
 fm_status fm__vulkan_submit_own(fm__vulkan *gpu, VkCommandBuffer commands, uint64_t *ticket,
                                 fm_error *error) {
@@ -294,7 +166,7 @@ fm_status fm__vulkan_timeline_attach(fm__device *device, void **native, fm_error
     fm__vulkan_timeline *timeline = fm__alloc_zero(sizeof *timeline);
     if (timeline == NULL)
         return fm__error_memory(error, device->properties.name, sizeof *timeline);
-    VkResult result = create_semaphore(gpu, &timeline->semaphore);
+    VkResult result = fm__vulkan_semaphore_create(gpu, &timeline->semaphore);
     if (result != VK_SUCCESS || pthread_mutex_init(&timeline->lock, NULL) != 0) {
         gpu->core->vk.DestroySemaphore(gpu->core->device, timeline->semaphore, NULL);
         fm__free(timeline);
@@ -330,11 +202,21 @@ static bool drained(fm__vulkan *gpu, fm__vulkan_timeline *timeline, uint64_t val
     return fm__vulkan_timeline_value(&gpu->device, timeline) >= value;
 }
 
+/* A hand-over to a host team takes as long as its next look: so it looks often, but from a core
+   that leaves its other thread the units and the bus between looks, and that a thread of the driver
+   or of the team can have at once. */
+static void rest(uint32_t look) {
+    for (int i = 0; i < PAUSES; i++)
+        fm__cpu_pause();
+    if (look % LOOKS == LOOKS - 1)
+        sched_yield();
+}
+
 bool fm__vulkan_timeline_wait(fm__device *device, void *native, uint64_t value) {
     fm__vulkan *gpu = (fm__vulkan *)device;
     fm__vulkan_timeline *timeline = native;
     uint64_t until = 0; /* the end of polling; 0: it has not begun */
-    for (;;) {
+    for (uint32_t look = 0;; look++) {
         if (fm__vulkan_timeline_value(device, native) >= value)
             return true;
         if (fm__vulkan_is_lost(device))
@@ -345,7 +227,7 @@ bool fm__vulkan_timeline_wait(fm__device *device, void *native, uint64_t value) 
         else if (now >= until)
             reached_within(gpu, timeline->semaphore, value, SLICE_NS);
         else
-            sched_yield();
+            rest(look);
     }
 }
 
@@ -373,19 +255,21 @@ void fm__vulkan_timeline_signal(fm__device *device, void *native, uint64_t value
 
 /* ---- creation ---- */
 
-fm_status fm__vulkan_queue_init(fm__vulkan *gpu, uint64_t lose_at, fm_error *error) {
+fm_status fm__vulkan_queue_init(fm__vulkan *gpu, const fm__vulkan_options *options,
+                                fm_error *error) {
     fm__vulkan_queue *queue = &gpu->core->queue;
-    queue->lose_at = lose_at;
-    queue->batch = fm__alloc_zero(sizeof *queue->batch);
+    queue->lose_at = options->lose_at;
+    queue->fail_at = options->fail_at;
+    queue->batch = fm__vulkan_batch_create();
     if (queue->batch == NULL)
-        return fm__error_memory(error, gpu->device.properties.name, sizeof *queue->batch);
+        return fm__error_memory(error, gpu->device.properties.name, 0);
     if (pthread_mutex_init(&queue->lock, NULL) != 0) {
         fm__free(queue->batch);
         return fm__error(error, FM_ERROR_DEVICE, gpu->device.properties.name,
                          "a lock could not be made");
     }
     gpu->core->vk.GetDeviceQueue(gpu->core->device, gpu->core->choice.family, 0, &queue->queue);
-    VkResult result = create_semaphore(gpu, &queue->progress);
+    VkResult result = fm__vulkan_semaphore_create(gpu, &queue->progress);
     if (result == VK_SUCCESS)
         return FM_OK;
     pthread_mutex_destroy(&queue->lock);

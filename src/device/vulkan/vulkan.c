@@ -87,11 +87,18 @@ static fm_status measure_dispatch(fm__vulkan *gpu, fm_error *error) {
 
 static fm_status create_device(fm__vulkan *gpu, fm_error *error) {
     const fm__vulkan_choice *c = &gpu->core->choice;
-    const float priority = 1.0f;
-    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                           .queueFamilyIndex = c->family,
-                                           .queueCount = 1,
-                                           .pQueuePriorities = &priority};
+    const float priorities[2] = {1.0f, 1.0f};
+    bool two_families = c->copy_family != c->family;
+    const VkDeviceQueueCreateInfo queues[2] = {
+        {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+         .queueFamilyIndex = c->family,
+         .queueCount = c->copies_apart && !two_families ? 2 : 1,
+         .pQueuePriorities = priorities},
+        {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+         .queueFamilyIndex = c->copy_family,
+         .queueCount = 1,
+         .pQueuePriorities = priorities},
+    };
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
         .shaderIntegerDotProduct = VK_TRUE};
@@ -133,8 +140,8 @@ static fm_status create_device(fm__vulkan *gpu, fm_error *error) {
         extensions[n++] = "VK_KHR_portability_subset";
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = &features,
-                                     .queueCreateInfoCount = 1,
-                                     .pQueueCreateInfos = &queue,
+                                     .queueCreateInfoCount = two_families ? 2 : 1,
+                                     .pQueueCreateInfos = queues,
                                      .enabledExtensionCount = n,
                                      .ppEnabledExtensionNames = extensions};
     char room[32];
@@ -171,15 +178,17 @@ static void release_block(fm__vulkan_block *block) {
 
 static void destroy_pool(fm__vulkan *gpu) {
     release_block(gpu->core->temporary);
-    release_block(gpu->core->ring);
     gpu->core->vk.DestroyCommandPool(gpu->core->device, gpu->core->pool, NULL);
     pthread_mutex_destroy(&gpu->core->record_lock);
 }
 
 static fm_status init_parts(fm__vulkan *gpu, const fm__vulkan_options *options, fm_error *error) {
-    fm_status status = fm__vulkan_queue_init(gpu, options->lose_at, error);
+    fm_status status = fm__vulkan_queue_init(gpu, options, error);
     if (status != FM_OK)
         return status;
+    status = fm__vulkan_ring_init(gpu, options->ring_bytes, error);
+    if (status != FM_OK)
+        goto no_ring;
     status = fm__vulkan_clock_init(gpu, &gpu->core->choice, error);
     if (status != FM_OK)
         goto no_clock;
@@ -203,6 +212,8 @@ no_pipelines:
 no_transfer:
     fm__vulkan_clock_finish(gpu);
 no_clock:
+    fm__vulkan_ring_finish(gpu);
+no_ring:
     fm__vulkan_queue_finish(gpu);
     return status;
 }
@@ -214,6 +225,7 @@ static void destroy(fm__device *device) {
     fm__vulkan_pipelines_finish(gpu);
     fm__vulkan_transfer_finish(gpu);
     fm__vulkan_clock_finish(gpu);
+    fm__vulkan_ring_finish(gpu);
     fm__vulkan_queue_finish(gpu);
     gpu->core->vk.DestroyDevice(gpu->core->device, NULL);
     fm__vulkan_close(&gpu->core->vk);
@@ -274,6 +286,11 @@ static fm_status open_device(fm__vulkan *gpu, const fm__vulkan_options *options,
     if (options->index < n_serving) {
         core->choice = choices[options->index];
         core->discrete = !core->choice.unified || options->force_discrete;
+        if (options->one_queue) {
+            core->choice.copies_apart = false;
+            core->choice.copy_family = core->choice.family;
+            core->choice.copy_index = 0;
+        }
         describe(gpu, options->index);
         status = create_device(gpu, error);
     } else {

@@ -2,10 +2,10 @@
 /*
  * device/vulkan/vulkan.h: the vulkan device: any GPU with a Vulkan 1.2 driver.
  *
- * Owns: the loader's functions, one logical device and queue, its memory, pipelines and recordings.
- * Never does: link against the loader (it is opened at run time), wait while it submits, or compute
- * what docs/numerics.md does not say. Called from: device.c only; the files of this folder share
- * the types below.
+ * Owns: the loader's functions, one logical device and its queues, its memory, pipelines and
+ * recordings. Never does: link against the loader (it is opened at run time), wait while it
+ * submits, or compute what docs/numerics.md does not say. Called from: device.c only; the files of
+ * this folder share the types below.
  *
  * Shaders (shaders/, .comp) are compiled to SPIR-V when the project is built and stand in the
  * library as arrays. They read memory through device addresses: a recording's command buffer holds
@@ -31,7 +31,7 @@ typedef struct fm__vulkan_recorder fm__vulkan_recorder;
 #define FM__VULKAN_SHADER_LIST(X)                                                                  \
     X(attention)       /* prefill and decode: one key block or all of them */                      \
     X(attention_merge) /* key blocks that were attended apart, in ascending order */               \
-    X(copy)            /* rows of a tensor between its two instances; weights into the ring */     \
+    X(copy)            /* rows of a tensor between its two instances */                            \
     X(embed)                                                                                       \
     X(glu)                                                                                         \
     X(kv_store)                                                                                    \
@@ -130,9 +130,8 @@ fm__vulkan *fm__vulkan_recorder_gpu(const fm__vulkan_recorder *recorder);
 uint64_t fm__vulkan_run_block(const fm__vulkan_recorder *recorder);
 /* Where panels [begin, end) of a LINEAR weight can be read while this op runs: panel p is at
    *address + p * stride, also for p that lies before what is there. Streamed panels are copied
-   there ahead of the op (where the tape has more rows than read a panel once). An op asks for the
-   panels of its own range, once a weight, in the order of op->weight[]. STATE, naming the weight:
-   the device does not have them. */
+   there ahead of the op. An op asks for the panels that it was told to record, once a weight.
+   STATE, naming the weight: the device does not have them. */
 fm_status fm__vulkan_weight_source(fm__vulkan_recorder *recorder, const fm__weight *weight,
                                    uint32_t panel_begin, uint32_t panel_end, uint64_t *address,
                                    fm_error *error);
@@ -160,11 +159,9 @@ const char *fm__vulkan_kernel_linear(fm__vulkan *gpu, const fm__tape *tape, cons
 /* Records range->op; next is the range behind it or NULL. *fused: next was recorded with it. */
 fm_status fm__vulkan_record_rows(fm__vulkan_recorder *recorder, const fm__op_range *range,
                                  const fm__op_range *next, bool *fused, fm_error *error);
+/* Panels [begin, end) of the range alone: of those that a range of CHANNELS gives, or of all. */
 fm_status fm__vulkan_record_linear(fm__vulkan_recorder *recorder, const fm__op_range *range,
-                                   fm_error *error);
+                                   uint32_t panel_begin, uint32_t panel_end, fm_error *error);
 /* A copy range (range->copy != FM__COPY_NONE). */
 fm_status fm__vulkan_record_copy(fm__vulkan_recorder *recorder, const fm__op_range *range,
                                  fm_error *error);
-/* Plain bytes (multiples of 16, as are the addresses): streamed panels into the ring. */
-fm_status fm__vulkan_record_bytes(fm__vulkan_recorder *recorder, uint64_t from, uint64_t to,
-                                  uint64_t bytes, fm_error *error);

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * exec/tune.c: the shares of a whole tape.
+ *
+ * Owns: nothing. Never does: time or run. Called from: the calibrating thread.
+ *
+ *   one share   The search of calibrate.c, for all products at once.
+ *   balance     A class on which the last unit is quicker than on the others gets a larger share:
+ * as the units' times in the fastest divided run say. fewer       Where products are divided, the
+ * classes whose products are shortest are left whole, one after the other, as long as that is
+ * faster. more        Where one share for all was not worth it, the class with the longest product
+ * is divided, then the next, as long as that is faster.
+ *
+ * A change is measured in turns with what is best so far, and must be faster by `worth`.
+ */
+#include "exec/tune.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "exec/median.h"
+
+enum { STAGE_BALANCE, STAGE_FEWER, STAGE_MORE, STAGE_END };
+
+/* A change that takes that much more in its first run is not run again. */
+static const double CLEARLY_SLOWER = 1.1;
+/* Shares that differ by less of the shorter way to an end are one. */
+static const double SAME_SHARE = 0.05;
+static const double LEAST_SHARE = 0.005;
+
+static void set_all(const fm__tune *tune, double *shares, double share) {
+    for (uint32_t c = 0; c < tune->n_class; c++)
+        shares[c] = share;
+}
+
+void fm__tune_init(fm__tune *tune, const fm__tune_options *options, const uint32_t *count,
+                   uint32_t n_class) {
+    assert(n_class > 0 && n_class <= FM__TUNE_CLASSES);
+    memset(tune, 0, sizeof *tune);
+    if (options != NULL)
+        tune->options = *options;
+    fm__tune_options *o = &tune->options;
+    o->worth = o->worth > 0 ? o->worth : 0.01;
+    o->repeats = o->repeats > 0 && o->repeats <= 8 ? o->repeats : 3;
+    if (!(o->search.budget_ns > 0))
+        o->search.budget_ns = 0.7 * o->budget_ns;
+    tune->n_class = n_class;
+    memcpy(tune->count, count, n_class * sizeof *count);
+    fm__search_init(&tune->search, &o->search);
+    tune->searching = true;
+    double share = 0;
+    fm__search_next(&tune->search, &share);
+    set_all(tune, tune->shares, share);
+}
+
+/* ---- what the units' times say of each class ---- */
+
+static bool has_times(const fm__tune *tune, uint32_t c) {
+    return tune->reference_ns > 0 && tune->reference.first_ns[c] > 0 &&
+           tune->reference.second_ns[c] > 0;
+}
+
+/* Time of all the class's products on one unit beside the other. */
+static double first_of(const fm__tune *tune, uint32_t c) {
+    return tune->reference.first_ns[c] / (1 - tune->reference_share);
+}
+
+static double second_of(const fm__tune *tune, uint32_t c) {
+    return tune->reference.second_ns[c] / tune->reference_share;
+}
+
+static void sort_classes(fm__tune *tune) {
+    for (uint32_t c = 0; c < tune->n_class; c++) {
+        double ns = has_times(tune, c) ? first_of(tune, c) / tune->count[c] : 0;
+        uint32_t at = c;
+        for (; at > 0; at--) {
+            uint32_t o = tune->order[at - 1];
+            if ((has_times(tune, o) ? first_of(tune, o) / tune->count[o] : 0) >= ns)
+                break;
+            tune->order[at] = o;
+        }
+        tune->order[at] = c;
+    }
+}
+
+/* The share of a class beside `share` for all: the units' relation in this class over that in all.
+   What hand-overs cost is in `share` already. With `share` 0 the relation in this class alone. */
+static double balanced(const fm__tune *tune, uint32_t c, double share) {
+    double first = 0, second = 0;
+    if (!has_times(tune, c))
+        return share;
+    double relation = first_of(tune, c) / second_of(tune, c);
+    for (uint32_t i = 0; i < tune->n_class; i++)
+        if (has_times(tune, i)) {
+            first += first_of(tune, i);
+            second += second_of(tune, i);
+        }
+    double odds = share > 0 ? share / (1 - share) * relation / (first / second) : relation;
+    double out = odds / (1 + odds);
+    return out < LEAST_SHARE ? 0 : out;
+}
+
+/* ---- changes ---- */
+
+static void begin_change(fm__tune *tune) {
+    tune->turn = 0;
+    memcpy(tune->shares, tune->best, sizeof tune->shares);
+}
+
+static bool differs(const fm__tune *tune) {
+    for (uint32_t c = 0; c < tune->n_class; c++) {
+        double a = tune->best[c], b = tune->change[c];
+        double room = fmin(fmin(a, 1 - a), fmin(b, 1 - b));
+        if (fabs(a - b) > SAME_SHARE * room + 1e-9)
+            return true;
+    }
+    return false;
+}
+
+/* First beside the one share for all, then each class by itself: a share for all that is off
+   because narrow products cannot be cut there says nothing of wide ones. */
+static bool propose_balance(fm__tune *tune) {
+    bool by_itself = tune->next == 1;
+    if (tune->n_class < 2 || tune->next++ > 1)
+        return false;
+    for (uint32_t c = 0; c < tune->n_class; c++)
+        tune->change[c] = balanced(tune, c, by_itself ? 0 : tune->search.best);
+    return true;
+}
+
+/* Of the classes from the shortest product on, number `next` is left whole; never the last one. */
+static bool propose_fewer(fm__tune *tune) {
+    memcpy(tune->change, tune->best, sizeof tune->change);
+    if (tune->next + 1 >= tune->n_class)
+        return false;
+    tune->change[tune->order[tune->n_class - 1 - tune->next++]] = 0;
+    return true;
+}
+
+static bool propose_more(fm__tune *tune) {
+    memcpy(tune->change, tune->best, sizeof tune->change);
+    if (tune->next >= tune->n_class)
+        return false;
+    uint32_t c = tune->order[tune->next++];
+    tune->change[c] = balanced(tune, c, 0);
+    return has_times(tune, c);
+}
+
+static void next_change(fm__tune *tune) {
+    bool broke =
+        tune->options.budget_ns > 0 && tune->spent_ns + 2 * tune->best_ns > tune->options.budget_ns;
+    while (!broke && tune->stage != STAGE_END) {
+        bool found = tune->stage == STAGE_BALANCE ? propose_balance(tune)
+                     : tune->stage == STAGE_FEWER ? propose_fewer(tune)
+                                                  : propose_more(tune);
+        if (found && differs(tune)) {
+            begin_change(tune);
+            return;
+        }
+        if (!found) {
+            tune->stage = tune->stage == STAGE_BALANCE ? STAGE_FEWER : STAGE_END;
+            tune->next = 0;
+        }
+    }
+    tune->done = true;
+}
+
+/* The change is measured: on within its stage, or to the next one. */
+static void end_change(fm__tune *tune, bool better, double ns) {
+    if (better) {
+        memcpy(tune->best, tune->change, sizeof tune->best);
+        tune->best_ns = ns;
+    }
+    if (tune->stage != STAGE_BALANCE && !better)
+        tune->stage = STAGE_END;
+    next_change(tune);
+}
+
+static void feed_change(fm__tune *tune, double ns) {
+    uint32_t n = tune->turn / 2;
+    bool change = tune->turn % 2 == 1;
+    (change ? tune->change_ns : tune->base_ns)[n] = ns;
+    tune->turn++;
+    if (change && n == 0 && ns > CLEARLY_SLOWER * tune->base_ns[0]) {
+        end_change(tune, false, ns);
+        return;
+    }
+    if (tune->turn < 2 * tune->options.repeats) {
+        memcpy(tune->shares, tune->turn % 2 == 1 ? tune->change : tune->best, sizeof tune->shares);
+        return;
+    }
+    double base = fm__median(tune->base_ns, n + 1), other = fm__median(tune->change_ns, n + 1);
+    end_change(tune, other < base * (1 - tune->options.worth), other);
+}
+
+/* ---- one share for all ---- */
+
+static void begin_changes(fm__tune *tune) {
+    const fm__search *search = &tune->search;
+    double best = search->best;
+    tune->searching = false;
+    tune->zero_ns = search->points[0].median;
+    for (uint32_t i = 0; i < search->n_point; i++)
+        if (fabs(search->points[i].share - best) < 1e-9)
+            tune->best_ns = search->points[i].median;
+    set_all(tune, tune->best, best);
+    sort_classes(tune);
+    tune->stage = best > 0 ? STAGE_BALANCE : STAGE_MORE;
+    if (best >= 1)
+        tune->stage = STAGE_END;
+    next_change(tune);
+}
+
+static void feed_search(fm__tune *tune, const fm__tune_times *times) {
+    double share = tune->shares[0], first = 0, second = 0;
+    for (uint32_t c = 0; c < tune->n_class; c++) {
+        first += times->first_ns[c];
+        second += times->second_ns[c];
+    }
+    bool divided = share > 0 && share < 1 && first > 0 && second > 0;
+    if (divided && (tune->reference_ns <= 0 || times->ns < tune->reference_ns)) {
+        tune->reference = *times;
+        tune->reference_ns = times->ns;
+        tune->reference_share = share;
+    }
+    tune->search.spent_ns = tune->spent_ns;
+    fm__search_feed_units(&tune->search, times->ns, first, second);
+    if (fm__search_next(&tune->search, &share))
+        set_all(tune, tune->shares, share);
+    else
+        begin_changes(tune);
+}
+
+/* ---- the tuning ---- */
+
+bool fm__tune_next(fm__tune *tune, double shares[FM__TUNE_CLASSES]) {
+    if (!tune->done)
+        memcpy(shares, tune->shares, sizeof tune->shares);
+    return !tune->done;
+}
+
+void fm__tune_feed(fm__tune *tune, const fm__tune_times *times) {
+    assert(!tune->done && times->ns >= 0);
+    tune->measured++;
+    if (tune->searching) {
+        feed_search(tune, times);
+    } else
+        feed_change(tune, times->ns);
+    if (isfinite(times->ns))
+        tune->spent_ns += times->ns;
+}
+
+double fm__tune_predict_alone(const fm__tune *tune) {
+    return fm__search_predict_alone(&tune->search);
+}
+
+/* ---- spans ---- */
+
+static double work_in(const fm__plan *plan, const uint8_t *class_of, const double *work,
+                      const fm__exec_span *span, uint32_t c) {
+    double sum = 0;
+    for (uint32_t i = span->first_op; i <= span->last_op; i++)
+        if (plan->ops[i].n_range > 1 &&
+            (c == FM__TUNE_NO_CLASS ? class_of[i] != FM__TUNE_NO_CLASS : class_of[i] == c))
+            sum += work[i];
+    return sum;
+}
+
+void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_unit,
+                        const uint8_t *class_of, const double *work, const fm__exec_span *spans,
+                        uint32_t n_span) {
+    for (uint32_t s = 0; s < n_span; s++) {
+        const fm__exec_span *span = &spans[s];
+        double all = work_in(plan, class_of, work, span, FM__TUNE_NO_CLASS);
+        double *of = span->unit == 0            ? times->first_ns
+                     : span->unit == n_unit - 1 ? times->second_ns
+                                                : NULL;
+        if (of == NULL || all <= 0 || span->span.end_ns <= span->span.begin_ns)
+            continue;
+        double ns = (double)(span->span.end_ns - span->span.begin_ns);
+        for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++)
+            of[c] += ns * work_in(plan, class_of, work, span, c) / all;
+    }
+}

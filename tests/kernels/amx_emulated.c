@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amx_emulated.c: instances of the bodies src/cpu/x86/linear_*_amx.h on emulated tiles. Built with
+ * the flags of the AMX kernels; called by test_cpu_linear.
+ */
+#include "amx_emulated.h"
+
+#define FM__AMX_TOKENS 32
+#include "tile_emulated.h"
+
+#include "cpu/x86/linear_bf16_amx.h"
+#include "cpu/x86/linear_q256_amx.h"
+#include "cpu/x86/linear_q32_amx.h"
+
+/* X(id, NAME, body) */
+#define TYPES(X)                                                                                   \
+    X(q8_0, Q8_0, fm__amx32_linear)                                                                \
+    X(q4_0, Q4_0, fm__amx32_linear)                                                                \
+    X(q4_1, Q4_1, fm__amx32_linear)                                                                \
+    X(q5_0, Q5_0, fm__amx32_linear)                                                                \
+    X(q5_1, Q5_1, fm__amx32_linear)                                                                \
+    X(iq4_nl, IQ4_NL, fm__amx32_linear)                                                            \
+    X(mxfp4, MXFP4, fm__amx32_linear)                                                              \
+    X(q2_k, Q2_K, fm__amx256_linear)                                                               \
+    X(q3_k, Q3_K, fm__amx256_linear)                                                               \
+    X(q4_k, Q4_K, fm__amx256_linear)                                                               \
+    X(q5_k, Q5_K, fm__amx256_linear)                                                               \
+    X(q6_k, Q6_K, fm__amx256_linear)                                                               \
+    X(iq4_xs, IQ4_XS, fm__amx256_linear)                                                           \
+    X(tq2_0, TQ2_0, fm__amx256_linear)
+
+#define KERNEL(id, NAME, body)                                                                     \
+    static void id##_emulated(const fm__linear_args *args) {                                       \
+        body(FM__SHAPE_##NAME, args);                                                              \
+    }
+TYPES(KERNEL)
+
+static void bf16_fast_emulated(const fm__linear_args *args) {
+    fm__amx_bf16_linear(args);
+}
+
+void test_amx_emulated_fill(fm__kernels *table) {
+#define ENTRY(id, NAME, body)                                                                      \
+    table->linear[FM__TYPE_##NAME][0] =                                                            \
+        (fm__linear_kernel){id##_emulated, "fm__linear_" #id "_amx, emulated", 16, 8};
+    TYPES(ENTRY)
+    table->linear[FM__TYPE_TQ1_0][0] = table->linear[FM__TYPE_TQ2_0][0];
+    table->linear[FM__TYPE_BF16][1] =
+        (fm__linear_kernel){bf16_fast_emulated, "fm__linear_bf16_fast_amx, emulated", 32, 8};
+}
