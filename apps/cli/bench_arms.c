@@ -18,6 +18,7 @@ typedef struct totals {
     double work[FM_LAB_UNITS];                              /* ops in prefill, bytes in decode */
     double overlap_ns;
     uint32_t n_unit, calls;
+    bool streams; /* the GPU's times leave out copies of weights: they say nothing of its rate */
 } totals;
 
 /* The prompt, or one token, with one arm. */
@@ -152,6 +153,7 @@ static void add_times(fm_engine *engine, totals *sum, bool bytes) {
     if (fm_lab_last_times(engine, &times, NULL) != FM_OK)
         return;
     sum->n_unit = times.n_unit;
+    sum->streams = times.streams;
     sum->calls++;
     sum->overlap_ns += (double)times.overlap_ns;
     for (uint32_t u = 0; u < times.n_unit; u++) {
@@ -164,9 +166,11 @@ static void add_times(fm_engine *engine, totals *sum, bool bytes) {
 /* The time of one call if its work had been divided perfectly: what is not divided as it was, then
    all that is at the sum of the rates that the units had beside each other, without a wait. The
    work is counted in products; what else a unit does of divided ops is in its time, so in its rate.
-   0: some unit kept no time, or nothing was divided. */
+   0: some unit kept no time, or only a part of it, or nothing was divided. */
 static double ideal_ns(const totals *t) {
     double work = 0, rate = 0, alone = 0;
+    if (t->streams)
+        return 0;
     for (uint32_t u = 0; u < t->n_unit; u++) {
         alone += t->busy_ns[u] - t->divided_ns[u];
         if (t->work[u] <= 0)
@@ -185,6 +189,7 @@ static void keep(phase *p, int round, double ns, const totals *units) {
     p->ns[round] = ns;
     p->ideal[round] = ideal_ns(units);
     p->units.n_unit = units->n_unit;
+    p->units.streams = units->streams;
     p->units.calls += units->calls;
     p->units.overlap_ns += units->overlap_ns;
     for (uint32_t u = 0; u < units->n_unit; u++) {
@@ -396,6 +401,9 @@ static double overlap_of(const totals *t) {
 
 static void print_ideal(const comparison *c, const phase *p, const char *what) {
     fm_lab_ratio r = of_ideal(c, p);
+    if (p->units.n_unit > 1 && p->units.streams)
+        printf("  split, %s: no ideal: the GPU's time leaves out the copies of streamed weights\n",
+               what);
     if (p->units.n_unit < 2 || r.median <= 0)
         return;
     printf("  split, %s: ideal %.3f ms, %.3f of it reached (%.3f to %.3f)\n", what,

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fusionml/engine.h"
@@ -77,6 +78,7 @@ typedef struct fm_lab_times {
     uint32_t tape_runs;
     uint64_t wall_ns;
     uint64_t overlap_ns;                 /* the first two units both at work */
+    bool streams;                        /* busy_ns of a GPU leaves out the copies of its weights */
     uint64_t busy_ns[FM_LAB_UNITS];      /* sum of the unit's recordings; 0: it keeps no time */
     uint64_t divided_ns[FM_LAB_UNITS];   /* of those that compute a part of a divided product */
     uint64_t weight_bytes[FM_LAB_UNITS]; /* packed weight bytes of the ranges that it computed */

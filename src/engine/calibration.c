@@ -201,7 +201,7 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     if (!search)
         return fm__error_memory(error, "calibration", sizeof(*search));
     const fm__tune_options options = {.budget_ns = fmax(left, SECOND_NS) / (engine->n_bucket - b)};
-    fm_status status = fm__measure_create(&m, engine, bucket, error);
+    fm_status status = fm__measure_create(&m, engine, bucket, engine->need.ring == 0, error);
     if (status != FM_OK)
         goto done;
     const fm__tape_classes *classes = fm__measure_classes(m);
@@ -312,7 +312,7 @@ static fm_status sample_bucket(fm_engine *engine, fm__bucket *bucket, sample *ou
         return fm__error_memory(error, "calibration", sizeof(*search));
     const fm__tune_options options = {.budget_ns = ESTIMATE_S * SECOND_NS,
                                       .search = {.repeats = 1}};
-    fm_status status = fm__measure_create(&m, engine, bucket, error);
+    fm_status status = fm__measure_create(&m, engine, bucket, true, error);
     if (status == FM_OK)
         status = tune(m, bucket, &options, search, NULL, error);
     if (status == FM_OK)

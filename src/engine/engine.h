@@ -318,9 +318,11 @@ void fm__classes_give(const fm__tape_classes *classes, const fm_engine *engine,
 
 typedef struct fm__measure fm__measure;
 
-/* Runs of the bucket's tape, full of rows. Pages are borrowed until it is destroyed. */
+/* Runs of the bucket's tape, full of rows. Pages are borrowed until it is destroyed. unit_times:
+   with what each unit took; a GPU's time leaves out the copies of streamed weights
+   (engine->need.ring), so a search that has time to do without is better off without. */
 fm_status fm__measure_create(fm__measure **out, fm_engine *engine, fm__bucket *bucket,
-                             fm_error *error);
+                             bool unit_times, fm_error *error);
 void fm__measure_destroy(fm__measure **measure);
 const fm__tape_classes *fm__measure_classes(const fm__measure *measure);
 /* Work of such a run. */

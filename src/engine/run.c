@@ -203,6 +203,7 @@ static void note_times(fm_engine *engine, const fm__way *way, fm_arm arm,
     engine->calls_of[arm]++;
     t->arm = arm;
     t->n_unit = engine->n_unit;
+    t->streams = engine->need.ring > 0;
     t->tape_runs++;
     t->wall_ns += ns;
     for (uint32_t u = 0; u < engine->n_unit; u++) {

@@ -13,9 +13,16 @@
 
 #include "cpu/x86/linear_amx.h"
 
+/* k of a round: two panels' 32 KiB for 512 of them. */
+#ifndef FM__AMX_BF16_K
+#define FM__AMX_BF16_K 512
+#endif
+/* Panels whose sums are in scratch; tokens are packed once for so many. */
+#ifndef FM__AMX_BF16_PANELS
+#define FM__AMX_BF16_PANELS 16
+#endif
+
 enum {
-    FM__AMX_BF16_K = 512,    /* of a round: 32 KiB of two panels */
-    FM__AMX_BF16_PANELS = 8, /* whose sums are in scratch */
     FM__AMX_BF16_STEPS = FM__AMX_BF16_K / 32,
 };
 
@@ -43,6 +50,9 @@ FM__INLINE void fm__amx_bf16_pack(const fm__linear_args *args, fm__amx_tokens to
         const uint8_t *from = args->act + args->act_layout.values + 2 * (size_t)k0 +
                               (size_t)(tokens.first + i) * args->act_layout.stride;
         for (uint32_t p = 0; p < pairs; p += 16) {
+            /* rows are far from each other, so nothing else asks for the next ones */
+            _mm_prefetch((const char *)from + 2 * args->act_layout.stride + (size_t)p * 4,
+                         _MM_HINT_T0);
             __m512i x = _mm512_setzero_si512();
             if (i < tokens.count)
                 x = _mm512_maskz_loadu_epi32(fm__amx_mask(pairs - p), from + (size_t)p * 4);

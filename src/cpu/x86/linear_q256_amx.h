@@ -8,12 +8,14 @@
  * Tiles cannot shift or scale inside a block, so the shifts and the sub-scales go into the
  * operands, and a whole block's isum comes from products with k = 64:
  *
- *   activation << shift = 8 * high + low      |high| <= 127, low 0..7: two A tiles
+ *   activation << shift = radix * high + low  |high| <= 127, low >= 0: two A tiles
  *   value * sub-scale                         2-bit types and Q3_K: one byte, two panels at a time;
  *                                             others: radix * upper + lower, two B tiles
  *
- * so that in both cases two A and two B tiles give four C tiles, sixteen products a block. Where
- * two bytes are needed:
+ * so that in both cases two A and two B tiles give sixteen products a block. Two panels at a time
+ * have four C tiles and radix 8. Where two bytes are needed, both radices are the same, so that
+ * high * lower and low * upper add up in one of three C tiles (a chain of products on one C tile
+ * is not slower than others):
  *
  *   Q4_K, Q5_K     radix 8: code * (scale / 8) and code * (scale % 8), at most 31 * 7: unsigned
  *   Q6_K, IQ4_XS   radix 64: |value * scale| <= 4096, upper -64..64, lower 0..63
@@ -29,6 +31,11 @@
 #include "cpu/x86/linear_amx.h"
 #include "cpu/x86/linear_codes_avx512vnni.h"
 
+/* 1: float steps and loads of operands are spread evenly between the products. */
+#ifndef FM__AMX256_FINE
+#define FM__AMX256_FINE 0
+#endif
+
 enum {
     FM__AMX256_BLOCKS = FM__SEGMENT / 256,
     FM__AMX256_STEPS = 4, /* of 64 k a block */
@@ -40,8 +47,8 @@ typedef struct fm__amx256_scratch {
     uint8_t side[FM__AMX_TOKENS][FM__VNNI_SIDE]; /* types with a minimum: their sums */
     float d[FM__AMX_TILES][FM__AMX_TILE][FM__AMX256_BLOCKS];
     uint8_t codes[2][FM__AMX256_STEPS][16][64];
-    uint8_t pairs[2][8][64]; /* types with a minimum, of each panel */
-    int32_t isum[2][4][FM__AMX_TILE][16];
+    uint8_t pairs[2][8][64];           /* types with a minimum, of each panel */
+    int32_t isum[4][FM__AMX_TILE][16]; /* a token tile's, read before the next one's are stored */
     float acc[2][FM__AMX_TILES][FM__AMX_TILE][16]; /* of each panel */
 } fm__amx256_scratch;
 _Static_assert(sizeof(fm__amx256_scratch) <= FM__LINEAR_SCRATCH, "scratch");
@@ -70,6 +77,11 @@ static const uint64_t fm__amx256_high[4] = {0x0810204080808080, 0x04081020408080
 /* q << shift & 7: bit i is bit i - shift of q */
 static const uint64_t fm__amx256_low[4] = {0x0102040000000000, 0x0001020000000000,
                                            0x0000010000000000, 0};
+/* the same for radix 64: q << shift >> 6 and q << shift & 63 */
+static const uint64_t fm__amx256_high64[4] = {0x4080808080808080, 0x2040808080808080,
+                                              0x1020408080808080, 0x0810204080808080};
+static const uint64_t fm__amx256_low64[4] = {0x0102040810200000, 0x0001020408100000,
+                                             0x0000010204080000, 0x0000000102040000};
 
 FM__INLINE void fm__amx256_pack_token(const fm__shape shape, const fm__linear_args *args,
                                       uint32_t token, uint32_t k0, uint32_t blocks, uint32_t i,
@@ -78,16 +90,18 @@ FM__INLINE void fm__amx256_pack_token(const fm__shape shape, const fm__linear_ar
     const uint8_t *q = row + args->act_layout.values + k0;
     const uint8_t *shift = row + args->act_layout.shift + k0 / FM__CHUNK;
     const uint32_t tile = i / FM__AMX_TILE, t = i % FM__AMX_TILE;
+    const bool wide = !fm__amx256_narrow(shape) && !shape.has_min;
+    const uint64_t *high = wide ? fm__amx256_high64 : fm__amx256_high;
+    const uint64_t *low = wide ? fm__amx256_low64 : fm__amx256_low;
     for (uint32_t c = 0; c < 8 * blocks; c++) {
         const __m256i x = _mm256_load_si256((const __m256i *)(q + (size_t)c * 32));
         const int e = shift[c] & 3;
         uint8_t *to = s->act[tile][c / 8][c / 2 % 4][0][t] + c % 2 * 32;
-        _mm256_store_si256(
-            (__m256i *)to,
-            _mm256_gf2p8affine_epi64_epi8(x, _mm256_set1_epi64x((long long)fm__amx256_high[e]), 0));
+        _mm256_store_si256((__m256i *)to, _mm256_gf2p8affine_epi64_epi8(
+                                              x, _mm256_set1_epi64x((long long)high[e]), 0));
         _mm256_store_si256(
             (__m256i *)(to + FM__AMX_TILE_BYTES),
-            _mm256_gf2p8affine_epi64_epi8(x, _mm256_set1_epi64x((long long)fm__amx256_low[e]), 0));
+            _mm256_gf2p8affine_epi64_epi8(x, _mm256_set1_epi64x((long long)low[e]), 0));
     }
     memset(s->d[tile][t], 0, sizeof s->d[tile][t]);
     memcpy(s->d[tile][t], row + args->act_layout.d + k0 / 256 * 4, blocks * sizeof(float));
@@ -194,8 +208,26 @@ typedef struct fm__amx256_step {
     bool first, last;    /* block of the segment */
     bool add;            /* out already holds earlier segments */
     __m512 d[2], m[2];   /* of each panel */
+    __m512i pairs[4];    /* Q4_K, Q5_K: s->pairs in registers */
     const uint8_t *next; /* what is to be fetched, or NULL */
 } fm__amx256_step;
+
+/* Two panels at a time: high and low of each. */
+#define FM__AMX256_NARROW(DOT)                                                                     \
+    do {                                                                                           \
+        DOT(0, 4, 6);                                                                              \
+        DOT(1, 5, 6);                                                                              \
+        DOT(2, 4, 7);                                                                              \
+        DOT(3, 5, 7);                                                                              \
+    } while (0)
+/* One panel: high * upper, low * upper + high * lower, low * lower. */
+#define FM__AMX256_WIDE(DOT)                                                                       \
+    do {                                                                                           \
+        DOT(0, 4, 6);                                                                              \
+        DOT(1, 5, 6);                                                                              \
+        DOT(2, 5, 7);                                                                              \
+        DOT(1, 4, 7);                                                                              \
+    } while (0)
 
 /* The sixteen products of token tile i are spread over four of these. */
 #define FM__AMX256_STEP(shape, s, act, step)                                                       \
@@ -204,20 +236,17 @@ typedef struct fm__amx256_step {
         FM__TILE_LOAD(6, (s)->codes[0][step][0], 64);                                              \
         FM__TILE_LOAD(5, (act) + (size_t)((step)*2 + 1) * FM__AMX_TILE_BYTES, 64);                 \
         FM__TILE_LOAD(7, (s)->codes[1][step][0], 64);                                              \
-        if ((shape).has_min) {                                                                     \
-            FM__TILE_DOT_SU(0, 4, 6);                                                              \
-            FM__TILE_DOT_SU(1, 5, 6);                                                              \
-            FM__TILE_DOT_SU(2, 4, 7);                                                              \
-            FM__TILE_DOT_SU(3, 5, 7);                                                              \
-        } else {                                                                                   \
-            FM__TILE_DOT_SS(0, 4, 6);                                                              \
-            FM__TILE_DOT_SS(1, 5, 6);                                                              \
-            FM__TILE_DOT_SS(2, 4, 7);                                                              \
-            FM__TILE_DOT_SS(3, 5, 7);                                                              \
-        }                                                                                          \
+        if (fm__amx256_narrow(shape) && (shape).has_min)                                           \
+            FM__AMX256_NARROW(FM__TILE_DOT_SU);                                                    \
+        else if (fm__amx256_narrow(shape))                                                         \
+            FM__AMX256_NARROW(FM__TILE_DOT_SS);                                                    \
+        else if ((shape).has_min)                                                                  \
+            FM__AMX256_WIDE(FM__TILE_DOT_SU);                                                      \
+        else                                                                                       \
+            FM__AMX256_WIDE(FM__TILE_DOT_SS);                                                      \
     } while (0)
 
-/* isum of a token from the four tiles; narrow types: of panel p. */
+/* isum of a token from the tiles; narrow types: of panel p. */
 FM__INLINE __m512i fm__amx256_isum(const fm__shape shape, const int32_t *tiles, int p) {
     const int tile = FM__AMX_TILE * 16;
     if (fm__amx256_narrow(shape)) {
@@ -225,16 +254,10 @@ FM__INLINE __m512i fm__amx256_isum(const fm__shape shape, const int32_t *tiles, 
         return _mm512_add_epi32(_mm512_slli_epi32(high, 3),
                                 _mm512_load_si512(tiles + (2 * p + 1) * tile));
     }
-    const __m512i hu = _mm512_load_si512(tiles), lu = _mm512_load_si512(tiles + tile);
-    const __m512i hl = _mm512_load_si512(tiles + 2 * tile);
-    const __m512i ll = _mm512_load_si512(tiles + 3 * tile);
-    if (shape.has_min) { /* 64 hu + 8 (lu + hl) + ll */
-        const __m512i x = _mm512_add_epi32(_mm512_slli_epi32(hu, 3), _mm512_add_epi32(lu, hl));
-        return _mm512_add_epi32(_mm512_slli_epi32(x, 3), ll);
-    }
-    const __m512i u = _mm512_add_epi32(_mm512_slli_epi32(hu, 3), lu); /* 64 u + l */
-    const __m512i l = _mm512_add_epi32(_mm512_slli_epi32(hl, 3), ll);
-    return _mm512_add_epi32(_mm512_slli_epi32(u, 6), l);
+    const unsigned radix = shape.has_min ? 3 : 6; /* its bits */
+    const __m512i x = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(tiles), radix),
+                                       _mm512_load_si512(tiles + tile));
+    return _mm512_add_epi32(_mm512_slli_epi32(x, radix), _mm512_load_si512(tiles + 2 * tile));
 }
 
 /* The float step of token t of tile i. */
@@ -245,16 +268,18 @@ FM__INLINE void fm__amx256_token(const fm__shape shape, const fm__linear_args *a
     const uint32_t token = i * FM__AMX_TILE + t;
     const int n_pairs = fm__shape_pairs(shape);
     const uint8_t *sums = s->side[token] + 128 + (size_t)x->block * (size_t)(4 * n_pairs);
+    __asm__("" : "+r"(sums)); /* one register, not one for each of the offsets from it */
     const uint32_t panels = fm__amx256_narrow(shape) ? x->panels : 1;
     for (uint32_t p = 0; p < panels; p++) {
-        const __m512i isum = fm__amx256_isum(shape, s->isum[i % 2][0][t], (int)p);
+        const __m512i isum = fm__amx256_isum(shape, s->isum[0][t], (int)p);
         const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(x->d[p], da));
         __m512 acc = x->first ? _mm512_setzero_ps() : _mm512_load_ps(s->acc[p][i][t]);
         acc = shape.bits == 3 ? _mm512_sub_ps(acc, product) : _mm512_add_ps(acc, product);
         if (shape.has_min) {
             __m512i msum = _mm512_setzero_si512();
             FM__UNROLL for (int j = 0; j < n_pairs; j++) msum = _mm512_dpwssd_epi32(
-                msum, _mm512_load_si512(s->pairs[p][j]), fm__vnni_broadcast(sums + 4 * j));
+                msum, n_pairs == 4 ? x->pairs[j] : _mm512_load_si512(s->pairs[p][j]),
+                fm__vnni_broadcast(sums + 4 * j));
             acc = _mm512_sub_ps(
                 acc, _mm512_mul_ps(_mm512_cvtepi32_ps(msum), _mm512_mul_ps(x->m[p], da)));
         }
@@ -276,6 +301,76 @@ FM__INLINE void fm__amx256_quarter(const fm__shape shape, const fm__linear_args 
         fm__amx256_token(shape, args, tokens, x, i, 4 * quarter + t, s);
 }
 
+/* A product, and the operand tiles that it frees on their way to the next step's, then a token. */
+#define FM__AMX256_FINE_STEP(DOT, narrow, next_act, next_codes, token)                             \
+    do {                                                                                           \
+        DOT(1, 5, 6);                                                                              \
+        token(0);                                                                                  \
+        DOT(0, 4, 6);                                                                              \
+        FM__TILE_LOAD(6, next_codes, 64);                                                          \
+        token(1);                                                                                  \
+        if (narrow)                                                                                \
+            DOT(3, 5, 7);                                                                          \
+        else                                                                                       \
+            DOT(2, 5, 7);                                                                          \
+        FM__TILE_LOAD(5, (next_act) + FM__AMX_TILE_BYTES, 64);                                     \
+        token(2);                                                                                  \
+        if (narrow)                                                                                \
+            DOT(2, 4, 7);                                                                          \
+        else                                                                                       \
+            DOT(1, 4, 7);                                                                          \
+        FM__TILE_LOAD(4, next_act, 64);                                                            \
+        FM__TILE_LOAD(7, (next_codes) + 4 * FM__AMX_TILE_BYTES, 64);                               \
+        token(3);                                                                                  \
+    } while (0)
+
+/* As fm__amx256_block, with one token's float step behind each product and operands loaded as soon
+   as their tile is free. */
+FM__INLINE void fm__amx256_block_fine(const fm__shape shape, const fm__linear_args *args,
+                                      fm__amx_tokens tokens, const fm__amx256_step *x,
+                                      fm__amx256_scratch *s) {
+    const uint32_t tiles = fm__amx_tiles(tokens);
+    const uint8_t *act = s->act[0][x->block][0][0][0];
+    FM__TILE_LOAD(6, s->codes[0][0][0], 64);
+    FM__TILE_LOAD(5, act + FM__AMX_TILE_BYTES, 64);
+    FM__TILE_LOAD(4, act, 64);
+    FM__TILE_LOAD(7, s->codes[1][0][0], 64);
+    for (uint32_t i = 0; i < tiles; i++) {
+        const uint32_t done = i > 0 ? i - 1 : 0; /* its tokens are full, as tile i is behind it */
+        FM__TILE_ZERO(0);
+        FM__TILE_ZERO(1);
+        FM__TILE_ZERO(2);
+        if (fm__amx256_narrow(shape))
+            FM__TILE_ZERO(3);
+        for (uint32_t step = 0; step < FM__AMX256_STEPS; step++) {
+            const uint32_t then = (step + 1) % FM__AMX256_STEPS;
+            const uint8_t *next_act =
+                s->act[then == 0 && i + 1 < tiles ? i + 1 : i][x->block][then][0][0];
+            const uint8_t *next_codes = s->codes[0][then][0];
+#define FM__AMX256_TOKEN(t)                                                                        \
+    if (i > 0)                                                                                     \
+    fm__amx256_token(shape, args, tokens, x, done, 4 * step + (t), s)
+            if (shape.has_min)
+                FM__AMX256_FINE_STEP(FM__TILE_DOT_SU, fm__amx256_narrow(shape), next_act,
+                                     next_codes, FM__AMX256_TOKEN);
+            else
+                FM__AMX256_FINE_STEP(FM__TILE_DOT_SS, fm__amx256_narrow(shape), next_act,
+                                     next_codes, FM__AMX256_TOKEN);
+#undef FM__AMX256_TOKEN
+            if (i == 0 && x->next)
+                fm__amx_fetch(x->next + step * (size_t)(128 * shape.bits),
+                              (size_t)(128 * shape.bits));
+        }
+        FM__TILE_STORE(0, s->isum[0][0], 64);
+        FM__TILE_STORE(1, s->isum[1][0], 64);
+        FM__TILE_STORE(2, s->isum[2][0], 64);
+        if (fm__amx256_narrow(shape))
+            FM__TILE_STORE(3, s->isum[3][0], 64);
+    }
+    for (uint32_t quarter = 0; quarter < 4; quarter++)
+        fm__amx256_quarter(shape, args, tokens, x, tiles - 1, quarter, s);
+}
+
 /* One block times the tokens in scratch: the products of tile i between the float steps of tile
    i - 1. */
 FM__INLINE void fm__amx256_block(const fm__shape shape, const fm__linear_args *args,
@@ -287,7 +382,8 @@ FM__INLINE void fm__amx256_block(const fm__shape shape, const fm__linear_args *a
         FM__TILE_ZERO(0);
         FM__TILE_ZERO(1);
         FM__TILE_ZERO(2);
-        FM__TILE_ZERO(3);
+        if (fm__amx256_narrow(shape))
+            FM__TILE_ZERO(3);
         for (uint32_t step = 0; step < FM__AMX256_STEPS; step++) {
             FM__AMX256_STEP(shape, s, act, step);
             if (i > 0)
@@ -296,10 +392,11 @@ FM__INLINE void fm__amx256_block(const fm__shape shape, const fm__linear_args *a
                 fm__amx_fetch(x->next + step * (size_t)(128 * shape.bits),
                               (size_t)(128 * shape.bits));
         }
-        FM__TILE_STORE(0, s->isum[i % 2][0][0], 64);
-        FM__TILE_STORE(1, s->isum[i % 2][1][0], 64);
-        FM__TILE_STORE(2, s->isum[i % 2][2][0], 64);
-        FM__TILE_STORE(3, s->isum[i % 2][3][0], 64);
+        FM__TILE_STORE(0, s->isum[0][0], 64);
+        FM__TILE_STORE(1, s->isum[1][0], 64);
+        FM__TILE_STORE(2, s->isum[2][0], 64);
+        if (fm__amx256_narrow(shape))
+            FM__TILE_STORE(3, s->isum[3][0], 64);
     }
     for (uint32_t quarter = 0; quarter < 4; quarter++)
         fm__amx256_quarter(shape, args, tokens, x, tiles - 1, quarter, s);
@@ -331,7 +428,12 @@ FM__INLINE void fm__amx256_panel(const fm__shape shape, const fm__linear_args *a
                 x.m[p] = fm__vnni_half(base + layout->m + block * 32);
             x.next = last_panel ? NULL : codes + layout->stride;
         }
-        fm__amx256_block(shape, args, tokens, &x, s);
+        if (shape.has_min && fm__shape_pairs(shape) == 4)
+            FM__UNROLL for (int j = 0; j < 4; j++) x.pairs[j] = _mm512_load_si512(s->pairs[0][j]);
+        if (FM__AMX256_FINE)
+            fm__amx256_block_fine(shape, args, tokens, &x, s);
+        else
+            fm__amx256_block(shape, args, tokens, &x, s);
     }
 }
 
