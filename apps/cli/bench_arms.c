@@ -64,6 +64,11 @@ static bool parse_arms(comparison *c, const char *text) {
                           (int)bytes, text);
             return false;
         }
+        for (uint32_t i = 0; i < c->n_arm; i++)
+            if (c->arms[i] == (fm_arm)arm) {
+                cli_fail_text("--arms: \"%.*s\" is listed twice", (int)bytes, text);
+                return false;
+            }
         c->arms[c->n_arm++] = (fm_arm)arm;
         text += bytes + (text[bytes] == ',');
     }

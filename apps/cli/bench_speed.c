@@ -520,6 +520,11 @@ int cli_bench_speed(const cli_args *args) {
     s->tests = models * s->n_batch * s->n_ubatch * s->n_threads * s->n_depth *
                (count_above_zero(s->prompts, s->n_prompt) + count_above_zero(s->gens, s->n_gen) +
                 s->n_pair);
+    if (s->tests == 0) {
+        free(s);
+        cli_fail_text("there is nothing to measure: -p and -n are 0");
+        return CLI_USAGE;
+    }
     if (args->verbose)
         cli_show_log(FM_LOG_INFO);
     add_printer(s, stdout, args->format);

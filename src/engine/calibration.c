@@ -31,7 +31,6 @@ typedef struct calibrator {
     fm__store store;
     uint32_t done, total; /* steps */
     double spent_ns;
-    double share; /* of the tape before; 0: none, or nothing is divided there */
 } calibrator;
 
 /* ---- one tape ---- */
@@ -220,7 +219,6 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     if (status == FM_OK)
         status = give_curve(search, classes, bucket->tape->max_rows, ns, c->out, error);
     c->done += TAPE_STEPS;
-    c->share = search->search.best < 1 ? search->search.best : 0;
     if (status == FM_OK)
         status = report(c, "whole tape, arms", bucket->tape->max_rows,
                         mean_share(classes, bucket->tape->n_op, search->best), search->best_ns,
@@ -252,7 +250,7 @@ static fm_status save(calibrator *c, fm_error *error) {
              "%s, rung %s, %u threads; %s%s%s; power %s; build %s; model %016llx %s", key->cpu,
              key->rung, key->threads, key->gpu, key->driver[0] ? ", driver " : "", key->driver,
              key->power, key->build, (unsigned long long)key->model_hash, key->model_type);
-    return fm__saved_write(&c->store, c->engine, out->path, sizeof(out->path), error);
+    return fm__saved_write(&c->store, out->path, error);
 }
 
 fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, void *user,
@@ -264,8 +262,20 @@ fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, v
     if (engine->n_unit < 2)
         status = fm__error(error, FM_ERROR_ARGUMENT, "calibration",
                            "takes two units, this machine has one: see --device");
+    else if (engine->context_length < engine->chunk_rows)
+        status = fm__error(error, FM_ERROR_LIMIT, "calibration",
+                           "takes a context of %u tokens, which the longest tape has rows; this "
+                           "one is of %u",
+                           engine->chunk_rows, engine->context_length);
+    else if (engine->chunk_rows > engine->context_length) /* known before anything is measured */
+        status = fm__error(error, FM_ERROR_LIMIT, "calibration",
+                           "fills a tape of %u rows from one sequence, and the context has %u: "
+                           "take a longer one, or smaller chunks",
+                           engine->chunk_rows, engine->context_length);
     c.total = engine->n_bucket * TAPE_STEPS;
     fm__saved_begin(&c.store, engine);
+    if (status == FM_OK) /* before half a minute is spent on what could not be kept */
+        status = fm__saved_path(&c.store, engine, out->path, sizeof(out->path), error);
     for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
         status = calibrate_bucket(&c, b, error);
     if (status == FM_OK) {
@@ -324,7 +334,7 @@ static fm_status sample_bucket(fm_engine *engine, fm__bucket *bucket, sample *ou
         bucket->predicted_work = work;
         for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT; arm++)
             bucket->predicted[arm] = out->ns[arm] / work;
-        out->rows = bucket->tape->max_rows;
+        out->rows = fm__measure_rows(m);
         out->zero_ns = search->zero_ns;
         out->gain = search->zero_ns / search->best_ns;
         fm__search_unit_ns(&search->search, &out->first_ns, &out->second_ns);
@@ -373,7 +383,9 @@ fm_status fm__calibration_estimate(fm_engine *engine, fm_error *error) {
     uint32_t last = 0;
     if (fm__memory_pressure(&engine->pressure, NULL))
         return FM_OK;
-    while (last + 1 < engine->n_bucket && engine->buckets[last].tape->max_rows < SHORT_PROMPT)
+    /* A short context cannot fill the tapes of more rows. */
+    while (last + 1 < engine->n_bucket && engine->buckets[last].tape->max_rows < SHORT_PROMPT &&
+           engine->buckets[last + 1].tape->max_rows <= engine->context_length)
         last++;
     fm_status status = sample_bucket(engine, &engine->buckets[0], &few, error);
     if (status == FM_OK && last > 0)

@@ -325,6 +325,8 @@ fm_status fm__measure_create(fm__measure **out, fm_engine *engine, fm__bucket *b
                              bool unit_times, fm_error *error);
 void fm__measure_destroy(fm__measure **measure);
 const fm__tape_classes *fm__measure_classes(const fm__measure *measure);
+/* Rows of such a run: the tape's, or those of a shorter context. */
+uint32_t fm__measure_rows(const fm__measure *measure);
 /* Work of such a run. */
 double fm__measure_work(const fm__measure *measure);
 /* One run with the last unit's share of each class. *beside_ns: what else it took, to record it and
@@ -358,9 +360,10 @@ fm_status fm__saved_add_tape(fm__store *store, const fm_engine *engine, const fm
 /* What the engine's calibration saved for its axis, dependencies and residency is dropped: it does
    not hold any more. */
 void fm__saved_expire(const fm_engine *engine);
-/* path: receives where it was written. */
-fm_status fm__saved_write(fm__store *store, const fm_engine *engine, char *path, size_t capacity,
-                          fm_error *error);
+/* path: receives where it will be written. FM_ERROR_IO: there is no cache folder. */
+fm_status fm__saved_path(const fm__store *store, const fm_engine *engine, char *path,
+                         size_t capacity, fm_error *error);
+fm_status fm__saved_write(fm__store *store, const char *path, fm_error *error);
 
 /* ---- loss.c ---- */
 

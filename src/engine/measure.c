@@ -118,17 +118,18 @@ static void drop_pages(fm__measure *m) {
     m->has_pages = false;
 }
 
-/* The batch that fills the tape: one sequence, from its beginning. */
+/* The batch that fills the tape, or the context where that is shorter: one sequence, from its
+   beginning. */
 static fm_status fill(fm__measure *m, fm_error *error) {
     fm_engine *engine = m->engine;
-    uint32_t rows = m->bucket->tape->max_rows;
+    uint32_t rows = (uint32_t)fm__min_size(m->bucket->tape->max_rows, engine->context_length);
     m->n_page = (rows + FM__PAGE_TOKENS - 1) / FM__PAGE_TOKENS;
     m->last = rows - 1;
     m->pages = fm__alloc_array((size_t)m->n_page * engine->model->n_group, sizeof(*m->pages));
     m->token = fm__alloc_array(rows, sizeof(*m->token));
     if (!m->pages || !m->token)
         return fm__error_memory(error, "calibration", rows * sizeof(*m->token));
-    m->has_pages = rows <= engine->context_length && take_pages(m);
+    m->has_pages = take_pages(m);
     if (!m->has_pages)
         return fm__error(error, FM_ERROR_LIMIT, "page pool",
                          "calibration needs %u pages of %d tokens for a tape of %u rows", m->n_page,
@@ -200,6 +201,10 @@ void fm__measure_destroy(fm__measure **measure) {
 
 const fm__tape_classes *fm__measure_classes(const fm__measure *measure) {
     return &measure->classes;
+}
+
+uint32_t fm__measure_rows(const fm__measure *measure) {
+    return measure->view.n_row;
 }
 
 double fm__measure_work(const fm__measure *measure) {

@@ -105,11 +105,15 @@ fm_status fm__saved_add_tape(fm__store *store, const fm_engine *engine, const fm
     return fm__store_put(store, &entry, error);
 }
 
-fm_status fm__saved_write(fm__store *store, const fm_engine *engine, char *path, size_t capacity,
-                          fm_error *error) {
+fm_status fm__saved_path(const fm__store *store, const fm_engine *engine, char *path,
+                         size_t capacity, fm_error *error) {
     if (!fm__store_path(engine->machine->cache_dir, &store->key, path, capacity))
         return fm__error(error, FM_ERROR_IO, "cache folder",
                          "there is none to save the calibration in: give one");
+    return FM_OK;
+}
+
+fm_status fm__saved_write(fm__store *store, const char *path, fm_error *error) {
     return fm__store_save(store, path, (uint64_t)time(NULL), error);
 }
 

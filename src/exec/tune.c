@@ -6,10 +6,11 @@
  *
  *   one share   The search of calibrate.c, for all products at once.
  *   balance     A class on which the last unit is quicker than on the others gets a larger share:
- * as the units' times in the fastest divided run say. fewer       Where products are divided, the
- * classes whose products are shortest are left whole, one after the other, as long as that is
- * faster. more        Where one share for all was not worth it, the class with the longest product
- * is divided, then the next, as long as that is faster.
+ *               as the units' times in the fastest divided run say.
+ *   fewer       Where products are divided, the classes whose products are shortest are left
+ *               whole, one after the other, as long as that is faster.
+ *   more        Where one share for all was not worth it, the class with the longest product is
+ *               divided, then the next, as long as that is faster.
  *
  * A change is measured in turns with what is best so far, and must be faster by `worth`.
  */

@@ -488,6 +488,27 @@ static void estimated(void **state) {
     fm_machine_destroy(&machine);
 }
 
+/* Tapes with more rows than the context has tokens: an estimate takes as many as there are, and a
+   calibration, which is kept for other contexts too, refuses. */
+static void short_context(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_machine *machine = test_units_machine(TEST_DISCRETE, &error);
+    fm_engine_options o = small();
+    fm_lab_calibration found;
+    o.context_length = 5;
+    fm_engine *engine = load(machine, &o);
+    assert_true(engine->buckets[engine->n_bucket - 1].tape->max_rows > 5);
+    CHECK_OK(fm__calibration_estimate(engine, &error));
+    for (uint32_t b = 0; b < engine->n_bucket; b++)
+        assert_true(engine->buckets[b].predicted[FM_ARM_CPU] > 0);
+    assert_int_equal(fm_lab_calibrate(engine, NULL, NULL, &found, &error), FM_ERROR_LIMIT);
+    assert_non_null(strstr(error.message, "this one is of 5"));
+    assert_int_equal(engine->pools[0].n_free, engine->pools[0].n_page);
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
+}
+
 static void not_calibrated(void **state) {
     (void)state;
     fm_error error = {0};
@@ -753,6 +774,7 @@ int main(void) {
         cmocka_unit_test(calibrated),
         cmocka_unit_test(expired),
         cmocka_unit_test(estimated),
+        cmocka_unit_test(short_context),
         cmocka_unit_test(not_calibrated),
         cmocka_unit_test(context_that_fits),
         cmocka_unit_test(residency_that_fits),

@@ -31,11 +31,6 @@
 #include "cpu/x86/linear_amx.h"
 #include "cpu/x86/linear_codes_avx512vnni.h"
 
-/* 1: float steps and loads of operands are spread evenly between the products. */
-#ifndef FM__AMX256_FINE
-#define FM__AMX256_FINE 0
-#endif
-
 enum {
     FM__AMX256_BLOCKS = FM__SEGMENT / 256,
     FM__AMX256_STEPS = 4, /* of 64 k a block */
@@ -301,76 +296,6 @@ FM__INLINE void fm__amx256_quarter(const fm__shape shape, const fm__linear_args 
         fm__amx256_token(shape, args, tokens, x, i, 4 * quarter + t, s);
 }
 
-/* A product, and the operand tiles that it frees on their way to the next step's, then a token. */
-#define FM__AMX256_FINE_STEP(DOT, narrow, next_act, next_codes, token)                             \
-    do {                                                                                           \
-        DOT(1, 5, 6);                                                                              \
-        token(0);                                                                                  \
-        DOT(0, 4, 6);                                                                              \
-        FM__TILE_LOAD(6, next_codes, 64);                                                          \
-        token(1);                                                                                  \
-        if (narrow)                                                                                \
-            DOT(3, 5, 7);                                                                          \
-        else                                                                                       \
-            DOT(2, 5, 7);                                                                          \
-        FM__TILE_LOAD(5, (next_act) + FM__AMX_TILE_BYTES, 64);                                     \
-        token(2);                                                                                  \
-        if (narrow)                                                                                \
-            DOT(2, 4, 7);                                                                          \
-        else                                                                                       \
-            DOT(1, 4, 7);                                                                          \
-        FM__TILE_LOAD(4, next_act, 64);                                                            \
-        FM__TILE_LOAD(7, (next_codes) + 4 * FM__AMX_TILE_BYTES, 64);                               \
-        token(3);                                                                                  \
-    } while (0)
-
-/* As fm__amx256_block, with one token's float step behind each product and operands loaded as soon
-   as their tile is free. */
-FM__INLINE void fm__amx256_block_fine(const fm__shape shape, const fm__linear_args *args,
-                                      fm__amx_tokens tokens, const fm__amx256_step *x,
-                                      fm__amx256_scratch *s) {
-    const uint32_t tiles = fm__amx_tiles(tokens);
-    const uint8_t *act = s->act[0][x->block][0][0][0];
-    FM__TILE_LOAD(6, s->codes[0][0][0], 64);
-    FM__TILE_LOAD(5, act + FM__AMX_TILE_BYTES, 64);
-    FM__TILE_LOAD(4, act, 64);
-    FM__TILE_LOAD(7, s->codes[1][0][0], 64);
-    for (uint32_t i = 0; i < tiles; i++) {
-        const uint32_t done = i > 0 ? i - 1 : 0; /* its tokens are full, as tile i is behind it */
-        FM__TILE_ZERO(0);
-        FM__TILE_ZERO(1);
-        FM__TILE_ZERO(2);
-        if (fm__amx256_narrow(shape))
-            FM__TILE_ZERO(3);
-        for (uint32_t step = 0; step < FM__AMX256_STEPS; step++) {
-            const uint32_t then = (step + 1) % FM__AMX256_STEPS;
-            const uint8_t *next_act =
-                s->act[then == 0 && i + 1 < tiles ? i + 1 : i][x->block][then][0][0];
-            const uint8_t *next_codes = s->codes[0][then][0];
-#define FM__AMX256_TOKEN(t)                                                                        \
-    if (i > 0)                                                                                     \
-    fm__amx256_token(shape, args, tokens, x, done, 4 * step + (t), s)
-            if (shape.has_min)
-                FM__AMX256_FINE_STEP(FM__TILE_DOT_SU, fm__amx256_narrow(shape), next_act,
-                                     next_codes, FM__AMX256_TOKEN);
-            else
-                FM__AMX256_FINE_STEP(FM__TILE_DOT_SS, fm__amx256_narrow(shape), next_act,
-                                     next_codes, FM__AMX256_TOKEN);
-#undef FM__AMX256_TOKEN
-            if (i == 0 && x->next)
-                fm__amx_fetch(x->next + step * (size_t)(128 * shape.bits),
-                              (size_t)(128 * shape.bits));
-        }
-        FM__TILE_STORE(0, s->isum[0][0], 64);
-        FM__TILE_STORE(1, s->isum[1][0], 64);
-        FM__TILE_STORE(2, s->isum[2][0], 64);
-        if (fm__amx256_narrow(shape))
-            FM__TILE_STORE(3, s->isum[3][0], 64);
-    }
-    for (uint32_t quarter = 0; quarter < 4; quarter++)
-        fm__amx256_quarter(shape, args, tokens, x, tiles - 1, quarter, s);
-}
-
 /* One block times the tokens in scratch: the products of tile i between the float steps of tile
    i - 1. */
 FM__INLINE void fm__amx256_block(const fm__shape shape, const fm__linear_args *args,
@@ -430,10 +355,7 @@ FM__INLINE void fm__amx256_panel(const fm__shape shape, const fm__linear_args *a
         }
         if (shape.has_min && fm__shape_pairs(shape) == 4)
             FM__UNROLL for (int j = 0; j < 4; j++) x.pairs[j] = _mm512_load_si512(s->pairs[0][j]);
-        if (FM__AMX256_FINE)
-            fm__amx256_block_fine(shape, args, tokens, &x, s);
-        else
-            fm__amx256_block(shape, args, tokens, &x, s);
+        fm__amx256_block(shape, args, tokens, &x, s);
     }
 }
 

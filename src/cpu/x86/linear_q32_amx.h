@@ -17,18 +17,6 @@
 #include "cpu/x86/linear_amx.h"
 #include "cpu/x86/linear_codes_avx512vnni.h"
 
-/* 1: a block's loads, its product, its store and its float step are a block apart from each other.
- */
-#ifndef FM__AMX32_STAGES
-#define FM__AMX32_STAGES 0
-#endif
-
-/* Blocks of a round through the tokens: a panel's part of them should stay in the L1 cache. */
-#ifndef FM__AMX32_ROUND
-#define FM__AMX32_ROUND 32
-#endif
-_Static_assert(FM__AMX32_ROUND % 4 == 0, "rounds start at the same isum and half of an A tile");
-
 enum { FM__AMX32_CHUNKS = FM__SEGMENT / FM__CHUNK };
 
 /* One segment of FM__AMX_TOKENS tokens, and of a panel. */
@@ -37,16 +25,15 @@ typedef struct fm__amx32_scratch {
     float d[FM__AMX_TILES][FM__AMX_TILE][FM__AMX32_CHUNKS];
     float sum[FM__AMX_TILES][FM__AMX_TILE][FM__AMX32_CHUNKS]; /* types with a minimum */
     uint8_t codes[FM__AMX32_CHUNKS][8][64];                   /* int8 */
-    int32_t isum[4][FM__AMX_TILE][16];          /* of four blocks, as the tiles leave them */
-    float acc[FM__AMX_TILES][FM__AMX_TILE][16]; /* between rounds */
+    int32_t isum[4][FM__AMX_TILE][16]; /* of four blocks, as the tiles leave them */
 } fm__amx32_scratch;
 _Static_assert(sizeof(fm__amx32_scratch) <= FM__LINEAR_SCRATCH, "scratch");
 
 FM__INLINE void fm__amx32_configure(void) {
     fm__amx_config config = {.palette = 1};
-    for (int t = 0; t < 8; t++) { /* 0, 1, 6, 7: C; 2, 3: A; 4, 5: B */
+    for (int t = 0; t < 6; t++) { /* 0, 1: C; 2, 3: A; 4, 5: B */
         config.row_bytes[t] = t == 2 || t == 3 ? 32 : 64;
-        config.rows[t] = t == 4 || t == 5 ? 8 : 16;
+        config.rows[t] = t >= 4 ? 8 : 16;
     }
     FM__TILE_CONFIG(&config);
 }
@@ -126,16 +113,16 @@ typedef struct fm__amx32_step {
         FM__TILE_STORE(C, (x)->isum + (size_t)((c) % 4) * 256, 64);                                \
     } while (0)
 
-/* The float step of block c for tokens from .. to. */
-FM__INLINE void fm__amx32_finish(const fm__shape shape, const int from, const int to,
-                                 const fm__amx32_step *x, uint32_t c, __m512 *acc) {
+/* The float step of block c. */
+FM__INLINE void fm__amx32_finish(const fm__shape shape, const int tokens, const fm__amx32_step *x,
+                                 uint32_t c, __m512 *acc) {
     const int32_t *isum = x->isum + (size_t)(c % 4) * 256;
     const __m512 d = shape.d_is_f32 ? _mm512_load_ps(x->d + (size_t)c * 64)
                                     : fm__vnni_half(x->d + (size_t)c * 32);
     const __m512 m = shape.has_min ? fm__vnni_half(x->m + (size_t)c * 32) : d;
-    if (from == 0 && x->next)
+    if (x->next)
         fm__amx_fetch(x->next + (size_t)c * (size_t)(64 * shape.bits), (size_t)(64 * shape.bits));
-    FM__UNROLL for (int t = from; t < to; t++) {
+    FM__UNROLL for (int t = 0; t < tokens; t++) {
         const __m512 da = _mm512_set1_ps(x->act_d[t * FM__AMX32_CHUNKS + (int)c]);
         const __m512 i = _mm512_cvtepi32_ps(_mm512_load_si512(isum + 16 * t));
         acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(i, _mm512_mul_ps(d, da)));
@@ -146,9 +133,10 @@ FM__INLINE void fm__amx32_finish(const fm__shape shape, const int from, const in
     }
 }
 
-/* acc[t] += the blocks in ascending order, of the first `tokens` of a tile. */
+/* acc[t] = the segment's sum, blocks ascending from +0, of the first `tokens` of a tile. */
 FM__INLINE void fm__amx32_tile(const fm__shape shape, const int tokens, const fm__amx32_step *x,
                                uint32_t chunks, __m512 *acc) {
+    FM__UNROLL for (int t = 0; t < tokens; t++) acc[t] = _mm512_setzero_ps();
     FM__AMX32_START(0, 2, 4, x, 0u);
     if (chunks > 1)
         FM__AMX32_START(1, 3, 5, x, 1u);
@@ -156,98 +144,24 @@ FM__INLINE void fm__amx32_tile(const fm__shape shape, const int tokens, const fm
     for (; c + 1 < chunks; c += 2) {
         if (c + 2 < chunks)
             FM__AMX32_START(0, 2, 4, x, c + 2);
-        fm__amx32_finish(shape, 0, tokens, x, c, acc);
+        fm__amx32_finish(shape, tokens, x, c, acc);
         if (c + 3 < chunks)
             FM__AMX32_START(1, 3, 5, x, c + 3);
-        fm__amx32_finish(shape, 0, tokens, x, c + 1, acc);
+        fm__amx32_finish(shape, tokens, x, c + 1, acc);
     }
     if (c < chunks)
-        fm__amx32_finish(shape, 0, tokens, x, c, acc);
+        fm__amx32_finish(shape, tokens, x, c, acc);
 }
 
-#define FM__AMX32_LOAD(A, B, x, c)                                                                 \
-    do {                                                                                           \
-        FM__TILE_LOAD(B, (x)->codes + (size_t)(c)*512, 64);                                        \
-        FM__TILE_LOAD(A, (x)->act + (size_t)((c) / 2) * 1024 + (size_t)((c) % 2) * 32, 64);        \
-    } while (0)
-#define FM__AMX32_DOT(C, A, B)                                                                     \
-    do {                                                                                           \
-        FM__TILE_ZERO(C);                                                                          \
-        FM__TILE_DOT_SS(C, A, B);                                                                  \
-    } while (0)
-#define FM__AMX32_STORE(C, x, c) FM__TILE_STORE(C, (x)->isum + (size_t)((c) % 4) * 256, 64)
-
-/* Loads of block c + 4 to tiles A, B; the product of c + 3 from E, F to D; the store of c + 2 from
-   C; between them the float step of c. */
-#define FM__AMX32_STAGE(C, D, A, B, E, F, x, c)                                                    \
-    do {                                                                                           \
-        if ((c) + 3 < chunks)                                                                      \
-            FM__AMX32_DOT(D, E, F);                                                                \
-        fm__amx32_finish(shape, 0, tokens / 2, x, c, acc);                                         \
-        if ((c) + 4 < chunks)                                                                      \
-            FM__AMX32_LOAD(A, B, x, (c) + 4);                                                      \
-        if ((c) + 2 < chunks)                                                                      \
-            FM__AMX32_STORE(C, x, (c) + 2);                                                        \
-        fm__amx32_finish(shape, tokens / 2, tokens, x, c, acc);                                    \
-    } while (0)
-
-/* As fm__amx32_tile, in stages: block c is in C tile 0, 1, 6, 7 by c % 4 and in operand tiles 2, 4
-   or 3, 5 by c % 2. */
-FM__INLINE void fm__amx32_tile_staged(const fm__shape shape, const int tokens,
-                                      const fm__amx32_step *x, uint32_t chunks, __m512 *acc) {
-    FM__AMX32_LOAD(2, 4, x, 0u);
-    if (chunks > 1)
-        FM__AMX32_LOAD(3, 5, x, 1u);
-    FM__AMX32_DOT(0, 2, 4);
-    if (chunks > 2)
-        FM__AMX32_LOAD(2, 4, x, 2u);
-    if (chunks > 1)
-        FM__AMX32_DOT(1, 3, 5);
-    if (chunks > 3)
-        FM__AMX32_LOAD(3, 5, x, 3u);
-    FM__AMX32_STORE(0, x, 0u);
-    if (chunks > 2)
-        FM__AMX32_DOT(6, 2, 4);
-    if (chunks > 1)
-        FM__AMX32_STORE(1, x, 1u);
-    for (uint32_t c = 0; c < chunks; c += 4) {
-        FM__AMX32_STAGE(6, 7, 2, 4, 3, 5, x, c);
-        if (c + 1 < chunks)
-            FM__AMX32_STAGE(7, 0, 3, 5, 2, 4, x, c + 1);
-        if (c + 2 < chunks)
-            FM__AMX32_STAGE(0, 1, 2, 4, 3, 5, x, c + 2);
-        if (c + 3 < chunks)
-            FM__AMX32_STAGE(1, 6, 3, 5, 2, 4, x, c + 3);
-    }
-}
-
-/* Where the sums of a token tile go. */
-typedef struct fm__amx32_out {
-    float *out, *acc;
-    size_t stride;
-    uint32_t count; /* tokens that are there */
-    __mmask16 rows;
-    bool begin, end; /* this round of the segment */
-    bool first;      /* segment */
-} fm__amx32_out;
-
-FM__INLINE void fm__amx32_rows(const fm__shape shape, const int tokens, const fm__amx32_step *x,
-                               uint32_t chunks, const fm__amx32_out *to) {
+FM__INLINE void fm__amx32_rows(const fm__shape shape, const int tokens, uint32_t count,
+                               const fm__amx32_step *x, uint32_t chunks, float *out,
+                               size_t out_stride, __mmask16 rows, bool first) {
     __m512 acc[FM__AMX_TILE];
-    for (uint32_t t = 0; to->end && t < to->count; t++)
-        _mm_prefetch((const char *)(to->out + t * to->stride), _MM_HINT_T0);
-    FM__UNROLL for (int t = 0; t < tokens; t++) acc[t] =
-        to->begin ? _mm512_setzero_ps() : _mm512_load_ps(to->acc + 16 * t);
-    if (FM__AMX32_STAGES)
-        fm__amx32_tile_staged(shape, tokens, x, chunks, acc);
-    else
-        fm__amx32_tile(shape, tokens, x, chunks, acc);
-    FM__UNROLL for (int t = 0; t < tokens; t++) {
-        if (!to->end)
-            _mm512_store_ps(to->acc + 16 * t, acc[t]);
-        else if ((uint32_t)t < to->count)
-            fm__amx_store_row(to->out + (size_t)t * to->stride, to->rows, to->first, acc[t]);
-    }
+    for (uint32_t t = 0; t < count; t++)
+        _mm_prefetch((const char *)(out + t * out_stride), _MM_HINT_T0);
+    fm__amx32_tile(shape, tokens, x, chunks, acc);
+    FM__UNROLL for (int t = 0; t < tokens; t++) if ((uint32_t)t < count)
+        fm__amx_store_row(out + (size_t)t * out_stride, rows, first, acc[t]);
 }
 
 /* One segment of one panel times the tokens in scratch. */
@@ -256,35 +170,26 @@ FM__INLINE void fm__amx32_panel(const fm__shape shape, const fm__linear_args *ar
                                 fm__amx32_scratch *s) {
     const fm__panel_layout *layout = &args->layout;
     const uint8_t *base = args->panels + (size_t)panel * layout->stride;
-    const size_t code_bytes = (size_t)(64 * shape.bits); /* of a block */
-    const uint8_t *codes = base + layout->codes + k0 / FM__CHUNK * code_bytes;
-    const uint8_t *bytes = fm__amx32_codes(shape, args, codes, chunks, s);
-    fm__amx32_out to = {
-        .stride = args->out_stride, .rows = fm__avx512_row_mask(args->n, panel), .first = k0 == 0};
-    for (uint32_t c = 0; c < chunks; c += FM__AMX32_ROUND) {
-        const uint32_t count = chunks - c < FM__AMX32_ROUND ? chunks - c : FM__AMX32_ROUND;
-        const size_t block = k0 / FM__CHUNK + c;
-        fm__amx32_step x = {.codes = bytes + c * (size_t)512,
-                            .d = base + layout->d + block * layout->d_bytes,
-                            .m = base + layout->m + block * 32,
-                            .next = last ? NULL : codes + layout->stride + c * code_bytes,
-                            .isum = s->isum[0][0]};
-        to.begin = c == 0;
-        to.end = c + count == chunks;
-        for (uint32_t i = 0; i < fm__amx_tiles(tokens); i++) {
-            to.count = fm__amx_tile_tokens(tokens, i);
-            to.out = args->out + (size_t)(tokens.first + i * FM__AMX_TILE) * args->out_stride +
+    const size_t c0 = k0 / FM__CHUNK;
+    const uint8_t *codes = base + layout->codes + c0 * (size_t)(64 * shape.bits);
+    fm__amx32_step x = {.codes = fm__amx32_codes(shape, args, codes, chunks, s),
+                        .d = base + layout->d + c0 * layout->d_bytes,
+                        .m = base + layout->m + c0 * 32,
+                        .next = last ? NULL : codes + layout->stride,
+                        .isum = s->isum[0][0]};
+    const __mmask16 rows = fm__avx512_row_mask(args->n, panel);
+    for (uint32_t i = 0; i < fm__amx_tiles(tokens); i++) {
+        const uint32_t count = fm__amx_tile_tokens(tokens, i);
+        float *out = args->out + (size_t)(tokens.first + i * FM__AMX_TILE) * args->out_stride +
                      (size_t)panel * FM__PANEL_ROWS;
-            to.acc = s->acc[i][0];
-            x.act = s->act[i][c / 2][0];
-            x.act_d = s->d[i][0] + c;
-            x.act_sum = s->sum[i][0] + c;
-            if (to.count > 8)
-                fm__amx32_rows(shape, 16, &x, count, &to);
-            else
-                fm__amx32_rows(shape, 8, &x, count, &to);
-            x.next = NULL;
-        }
+        x.act = s->act[i][0][0];
+        x.act_d = s->d[i][0];
+        x.act_sum = s->sum[i][0];
+        if (count > 8)
+            fm__amx32_rows(shape, 16, count, &x, chunks, out, args->out_stride, rows, k0 == 0);
+        else
+            fm__amx32_rows(shape, 8, count, &x, chunks, out, args->out_stride, rows, k0 == 0);
+        x.next = NULL;
     }
 }
 

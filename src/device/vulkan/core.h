@@ -314,7 +314,7 @@ typedef struct fm__vulkan_ring {
     uint64_t bytes, part_bytes; /* of the ring; of a part at most */
     uint64_t next;              /* where the next part that is recorded begins */
     fm__vulkan_buffer *buffer;  /* NULL until weights are streamed */
-    fm__vulkan_cell *cells;     /* (bytes / FM__VULKAN_CELL) */
+    fm__vulkan_cell *cells;     /* (bytes / FM__VULKAN_CELL); under the queue's lock */
 } fm__vulkan_ring;
 
 /* Some panels of a product, which are recorded at once: those of one part, or where nothing is

@@ -476,13 +476,17 @@ static fm_status make_room(trial *t, fm_error *error) {
     return FM_OK;
 }
 
-/* Rows that reach beyond a tile, or as many as there may be. */
+/* Rows that reach beyond a tile, or as many as there may be: a tape may have room for more rows
+   than a short context has positions. */
 static uint32_t choose_rows(const trial *t, const fm__op *op) {
     bool product = op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
     uint32_t rows = product && !t->gpu->device.properties.software ? MOST_ROWS : 17;
     if (op->kind == FM__OP_ATTENTION)
         rows = 9;
-    return rows < t->tape->max_rows ? rows : t->tape->max_rows;
+    uint32_t most = t->tape->max_rows;
+    if (t->tape->position_limit < most)
+        most = t->tape->position_limit;
+    return rows < most ? rows : most;
 }
 
 /* *same: both devices gave the same for every kind of input. */

@@ -3,8 +3,8 @@
  * device/vulkan/submit.c: a run's segments as batches of the compute queue, and the copies of
  * weights that they need on the ring's queue.
  *
- * Owns: the room for one call's structures. Never does: wait, or allocate. Called from: submitting
- * threads, under the queue's lock.
+ * Owns: the room for one call's structures. Never does: allocate, or wait for more than the end of
+ * a replay whose signal was seen. Called from: submitting threads, under the queue's lock.
  *
  * A batch is one command buffer with its waits and signals: a recording has one, or one for each
  * part, which waits for the part's copy. Before a batch whose copy is not under way yet, all copies
