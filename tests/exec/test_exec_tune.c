@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "exec/tune.h"
-#include "fixture.h"
+#include "null_pair.h"
 
 enum { WIDTH = 896, NARROW = 128, FFN = 4864, LAYERS = 6, VOCAB = 8192, GRID = 64 };
 
@@ -94,21 +94,13 @@ static void model_close(chain *c) {
 }
 
 static void units_init(chain *c, fm__null_options a, fm__null_options b) {
-    CHECK(fm__null_world_create(&c->world, why));
-    a.world = b.world = c->world;
-    a.memory_bytes = b.memory_bytes = 1 << 26;
-    a.name = "gpu";
-    b.name = "cpu";
-    CHECK(fm__device_null_create(&c->units[0], &a, why));
-    CHECK(fm__device_null_create(&c->units[1], &b, why));
+    null_pair_create(&c->world, c->units, a, b);
     run_init(&c->run, &c->status, &c->f, c->tape, c->units[0]);
 }
 
 static void units_finish(chain *c) {
     run_finish(&c->run);
-    fm__device_destroy(&c->units[1]);
-    fm__device_destroy(&c->units[0]);
-    fm__null_world_destroy(&c->world);
+    null_pair_destroy(&c->world, c->units);
 }
 
 static void chain_init(chain *c, fm__null_options a, fm__null_options b, uint32_t rows) {

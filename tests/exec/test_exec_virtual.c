@@ -8,7 +8,7 @@
 #include "exec/calibrate.h"
 #include "exec/exec.h"
 #include "exec/gate.h"
-#include "fixture.h"
+#include "null_pair.h"
 
 enum { WIDTH = 1280 /* 40 granules of 32: steps of 0.025 */, LAYERS = 6, VOCAB = 16, ROWS = 64 };
 
@@ -56,21 +56,13 @@ static void chain_init(chain *c, fm__null_options a, fm__null_options b, uint32_
     fixture_init(&c->f, 3);
     make_tape(c);
     fixture_batch(&c->f, rows, 0, VOCAB, 1);
-    CHECK(fm__null_world_create(&c->world, why));
-    a.world = b.world = c->world;
-    a.memory_bytes = b.memory_bytes = 1 << 26;
-    a.name = "gpu";
-    b.name = "cpu";
-    CHECK(fm__device_null_create(&c->units[0], &a, why));
-    CHECK(fm__device_null_create(&c->units[1], &b, why));
+    null_pair_create(&c->world, c->units, a, b);
     run_init(&c->run, &c->status, &c->f, c->tape, c->units[0]);
 }
 
 static void chain_finish(chain *c) {
     run_finish(&c->run);
-    fm__device_destroy(&c->units[1]);
-    fm__device_destroy(&c->units[0]);
-    fm__null_world_destroy(&c->world);
+    null_pair_destroy(&c->world, c->units);
     fm__tape_destroy(&c->tape);
     fixture_finish(&c->f);
 }
