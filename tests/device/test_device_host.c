@@ -327,6 +327,12 @@ static void barriers_stand_where_data_flows(void **state) {
     assert_true(before[1]);
     fm__host_barriers(m.tape, alike, 2, before);
     assert_false(before[1]);
+    /* Attention of rows apart: their blocks of keys are merged in the same memory. */
+    const fm__op_range attention[] = {{.op = 8, .axis = FM__AXIS_TOKENS, .begin = 0, .end = 2},
+                                      {.op = 8, .axis = FM__AXIS_TOKENS, .begin = 2, .end = 8}};
+    assert_int_equal(m.tape->ops[8].kind, FM__OP_ATTENTION);
+    fm__host_barriers(m.tape, attention, 2, before);
+    assert_true(before[1]);
     model_finish(&m);
 }
 

@@ -7,6 +7,12 @@
  */
 #include "device/host/host.h"
 
+/* Attention steps, even of rows apart, merge their blocks of keys in the same memory. */
+static bool share_parts(const fm__tape *tape, const fm__op_range *a, const fm__op_range *b) {
+    return a->copy == FM__COPY_NONE && tape->ops[a->op].kind == FM__OP_ATTENTION &&
+           b->copy == FM__COPY_NONE && tape->ops[b->op].kind == FM__OP_ATTENTION;
+}
+
 void fm__host_barriers(const fm__tape *tape, const fm__op_range *ranges, uint32_t n_range,
                        bool *before) {
     uint32_t since = 0; /* the first range after the last meeting */
@@ -14,7 +20,8 @@ void fm__host_barriers(const fm__tape *tape, const fm__op_range *ranges, uint32_
         before[i] = false;
         for (uint32_t j = since; j < i && !before[i]; j++)
             /* Row-wise steps give thread t the same rows when they cover the same rows. */
-            before[i] = fm__range_must_wait(tape, &ranges[j], &ranges[i], true);
+            before[i] = share_parts(tape, &ranges[j], &ranges[i]) ||
+                        fm__range_must_wait(tape, &ranges[j], &ranges[i], true);
         if (before[i])
             since = i;
     }
