@@ -112,7 +112,7 @@ static inline void interpreter_attention(interpreter *in, const fm__tape *tape, 
         .kv_end = g->n_kv_head,
         .scratch = scratch,
     };
-    in->kernels.attention(&args);
+    in->kernels.attention[g->type](&args);
     fm__free(scratch);
 }
 
@@ -148,7 +148,7 @@ static inline void interpreter_row_op(interpreter *in, const fm__tape *tape, con
                          (const float *)tape->weights[op->weight[1]]->host + table);
         break;
     case FM__OP_KV_STORE:
-        in->kernels.kv_store(
+        in->kernels.kv_store[g->type](
             g, in->slots[FM__SLOT_CACHE] + fm__cache_offset(g, op->cache_layer, 0, 0),
             batch->pages[batch->sequence[r] * batch->n_group + op->cache_group]
                         [batch->position[r] / FM__PAGE_TOKENS],

@@ -15,10 +15,11 @@ enum { MAX_ARMS = 5, DEFAULT_ROUNDS = 9 };
 /* What the units did in some calls, summed. */
 typedef struct totals {
     double busy_ns[FM_LAB_UNITS], divided_ns[FM_LAB_UNITS]; /* the latter in divided products */
+    double compute_ns[FM_LAB_UNITS], copy_ns[FM_LAB_UNITS]; /* what busy_ns is the union of */
     double work[FM_LAB_UNITS];                              /* ops in prefill, bytes in decode */
     double overlap_ns;
     uint32_t n_unit, calls;
-    bool streams; /* the GPU's times leave out copies of weights: they say nothing of its rate */
+    bool streams, observed; /* as in fm_lab_times */
 } totals;
 
 /* The prompt, or one token, with one arm. */
@@ -159,23 +160,25 @@ static void add_times(fm_engine *engine, totals *sum, bool bytes) {
         return;
     sum->n_unit = times.n_unit;
     sum->streams = times.streams;
+    sum->observed |= times.observed;
     sum->calls++;
     sum->overlap_ns += (double)times.overlap_ns;
     for (uint32_t u = 0; u < times.n_unit; u++) {
         sum->busy_ns[u] += (double)times.busy_ns[u];
         sum->divided_ns[u] += (double)times.divided_ns[u];
+        sum->compute_ns[u] += (double)times.compute_ns[u];
+        sum->copy_ns[u] += (double)times.copy_ns[u];
         sum->work[u] += (double)(bytes ? times.weight_bytes[u] : times.ops[u]);
     }
 }
 
 /* The time of one call if its work had been divided perfectly: what is not divided as it was, then
    all that is at the sum of the rates that the units had beside each other, without a wait. The
-   work is counted in products; what else a unit does of divided ops is in its time, so in its rate.
-   0: some unit kept no time, or only a part of it, or nothing was divided. */
+   work is counted in products; what else a unit does of divided ops is in its time, so in its rate,
+   and so are copies of weights, where they bound it. 0: some unit kept no time, or only a part of
+   it, or nothing was divided. */
 static double ideal_ns(const totals *t) {
     double work = 0, rate = 0, alone = 0;
-    if (t->streams)
-        return 0;
     for (uint32_t u = 0; u < t->n_unit; u++) {
         alone += t->busy_ns[u] - t->divided_ns[u];
         if (t->work[u] <= 0)
@@ -195,11 +198,14 @@ static void keep(phase *p, int round, double ns, const totals *units) {
     p->ideal[round] = ideal_ns(units);
     p->units.n_unit = units->n_unit;
     p->units.streams = units->streams;
+    p->units.observed |= units->observed;
     p->units.calls += units->calls;
     p->units.overlap_ns += units->overlap_ns;
     for (uint32_t u = 0; u < units->n_unit; u++) {
         p->units.busy_ns[u] += units->busy_ns[u];
         p->units.divided_ns[u] += units->divided_ns[u];
+        p->units.compute_ns[u] += units->compute_ns[u];
+        p->units.copy_ns[u] += units->copy_ns[u];
         p->units.work[u] += units->work[u];
     }
 }
@@ -331,10 +337,12 @@ static json_t *json_units(const double *sums, const totals *t) {
 
 static json_t *json_phase(const comparison *c, const phase *p) {
     const totals *t = &p->units;
-    return json_pack("{s:f, s:o, s:o, s:o, s:o, s:f, s:o, s:o}", "median_ns",
+    return json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:f, s:o, s:o}", "median_ns",
                      fm_lab_median(p->ns, c->rounds), "ns", json_samples(p->ns, c->rounds),
                      "busy_ns", json_units(t->busy_ns, t), "divided_ns",
-                     json_units(t->divided_ns, t), "work", json_units(t->work, t), "overlap_ns",
+                     json_units(t->divided_ns, t), "compute_ns", json_units(t->compute_ns, t),
+                     "copy_ns", json_units(t->copy_ns, t), "copies_observed", (int)t->observed,
+                     "work", json_units(t->work, t), "overlap_ns",
                      t->calls > 0 ? t->overlap_ns / t->calls : 0, "ideal_ns",
                      json_samples(p->ideal, c->rounds), "of_ideal", json_ratio(of_ideal(c, p)));
 }
@@ -398,21 +406,30 @@ static int print_json(const comparison *c) {
     return CLI_OK;
 }
 
-/* In percent of the time at work of the unit that was less at work. */
+/* In percent of the computing time of the unit that computed less. */
 static double overlap_of(const totals *t) {
-    double shorter = t->busy_ns[0] < t->busy_ns[1] ? t->busy_ns[0] : t->busy_ns[1];
+    double shorter = t->compute_ns[0] < t->compute_ns[1] ? t->compute_ns[0] : t->compute_ns[1];
     return shorter > 0 ? 100 * t->overlap_ns / shorter : 0;
 }
 
 static void print_ideal(const comparison *c, const phase *p, const char *what) {
     fm_lab_ratio r = of_ideal(c, p);
-    if (p->units.n_unit > 1 && p->units.streams)
-        printf("  split, %s: no ideal: the GPU's time leaves out the copies of streamed weights\n",
-               what);
     if (p->units.n_unit < 2 || r.median <= 0)
         return;
     printf("  split, %s: ideal %.3f ms, %.3f of it reached (%.3f to %.3f)\n", what,
            fm_lab_median(p->ideal, c->rounds) / 1e6, r.median, r.low, r.high);
+}
+
+/* Of a unit that copies weights: what it computed, what it copied, and both together. */
+static void print_copies(const char *arm, const phase *p, const char *what) {
+    const totals *t = &p->units;
+    for (uint32_t u = 0; u < t->n_unit && t->calls > 0; u++)
+        if (t->copy_ns[u] > 0)
+            printf("  %s, %s: unit %u computed for %.3f ms, copied weights for %s%.3f, either for "
+                   "%.3f\n",
+                   arm, what, u, t->compute_ns[u] / t->calls / 1e6,
+                   t->observed ? "at most (that queue keeps no time) " : "",
+                   t->copy_ns[u] / t->calls / 1e6, t->busy_ns[u] / t->calls / 1e6);
 }
 
 /* Both from the units' own timestamps. */
@@ -420,8 +437,9 @@ static void print_overlap(const comparison *c, const series *s) {
     static const char *const modes[] = {"event", "batch", "eager", "ready"};
     if (s->prefill.units.n_unit < 2 || s->prefill.units.calls == 0)
         return;
-    printf("  split, prompt: both units at work for %.1f %% of the less busy one's time (%s)",
-           overlap_of(&s->prefill.units), modes[c->args->deps]);
+    printf(
+        "  split, prompt: both units computed for %.1f %% of the time of the one that did less (%s)",
+        overlap_of(&s->prefill.units), modes[c->args->deps]);
     if (s->batch.units.calls > 0)
         printf(", %.1f %% (batch, %.3f ms)", overlap_of(&s->batch.units), s->batch.ns[0] / 1e6);
     putchar('\n');
@@ -452,6 +470,10 @@ static void print_length(const comparison *c, uint32_t length) {
                s->same ? "" : " (not the same in every round)");
     }
     print_ratios(c, length);
+    for (uint32_t a = 0; a < c->n_arm; a++) {
+        print_copies(fm_arm_name(c->arms[a]), &c->series[length][a].prefill, "prompt");
+        print_copies(fm_arm_name(c->arms[a]), &c->series[length][a].decode, "token");
+    }
     for (uint32_t a = 0; a < c->n_arm; a++)
         if (c->arms[a] == FM_ARM_SPLIT) {
             print_ideal(c, &c->series[length][a].prefill, "prompt");

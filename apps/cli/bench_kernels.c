@@ -140,6 +140,10 @@ static int on_kernel(void *user, const fm_lab_roofs *roofs, const fm_lab_kernel 
     return cli_interrupted();
 }
 
+static int cancelled(void) {
+    return cli_interrupted();
+}
+
 int cli_bench_kernels(const cli_args *args) {
     fm_lab_kernels_options options = fm_lab_kernels_options_default();
     output o = {.format = (cli_format)args->format};
@@ -153,6 +157,7 @@ int cli_bench_kernels(const cli_args *args) {
     options.threads = args->threads;
     options.repeats = args->repeats_set ? args->repeats : 0;
     options.seed = args->seed;
+    options.cancelled = cancelled;
     cli_catch_interrupt(NULL);
     fm_status status = fm_lab_kernels(&options, on_kernel, &o, &error);
     if (o.format == CLI_JSON && o.begun)

@@ -86,22 +86,18 @@ static void md_line(bench_printer *p, json_t *row, bool rule) {
     static const struct column {
         const char *key, *head;
         int width;
-    } columns[] = {{"model_type", "model", -30},
-                   {"model_size", "size", 10},
-                   {"model_n_params", "params", 10},
-                   {"backends", "backend", -10},
-                   {"n_threads", "threads", 7},
-                   {"n_batch", "n_batch", 7},
-                   {"n_ubatch", "n_ubatch", 8},
-                   {"devices", "dev", -12},
-                   {"test", "test", 15},
-                   {"t/s", "t/s", 20}};
+    } columns[] = {
+        {"model_type", "model", -30}, {"model_size", "size", 10},  {"model_n_params", "params", 10},
+        {"backends", "backend", -10}, {"n_threads", "threads", 7}, {"n_batch", "n_batch", 7},
+        {"n_ubatch", "n_ubatch", 8},  {"type_k", "type_k", 6},     {"type_v", "type_v", 6},
+        {"devices", "dev", -12},      {"test", "test", 15},        {"t/s", "t/s", 20}};
     fputc('|', p->to);
     for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++) {
         const char *key = columns[c].key;
         char text[512], buffer[32];
         if ((strcmp(key, "n_batch") == 0 && !p->batch) ||
             (strcmp(key, "n_ubatch") == 0 && !p->ubatch) ||
+            (strncmp(key, "type_", 5) == 0 && !p->cache) ||
             (strcmp(key, "devices") == 0 && !p->devices))
             continue;
         int width = columns[c].width;

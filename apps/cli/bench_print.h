@@ -12,8 +12,8 @@
 typedef struct bench_printer {
     FILE *to;
     cli_format format;
-    bool batch, ubatch, devices; /* md: show these columns */
-    uint32_t rows;               /* printed so far */
+    bool batch, ubatch, cache, devices; /* md: show these columns */
+    uint32_t rows;                      /* printed so far */
 } bench_printer;
 
 void bench_print_row(bench_printer *p, json_t *row);

@@ -44,6 +44,21 @@ static void print_cases(const json_t *root) {
     }
 }
 
+static double ms_of(const json_t *entry, const char *key, size_t unit) {
+    return json_number_value(json_array_get(json_object_get(entry, key), unit)) / 1e6;
+}
+
+/* Of a unit that copies weights: busy is either. */
+static void print_copies(const json_t *entry) {
+    bool observed = json_is_true(json_object_get(entry, "copies_observed"));
+    for (size_t u = 0; u < 2; u++)
+        if (ms_of(entry, "copy_ns", u) > 0)
+            printf("             unit %zu: computed for %.3f ms, copied weights for %s%.3f ms\n", u,
+                   ms_of(entry, "compute_ns", u),
+                   observed ? "at most (that queue keeps no time) " : "",
+                   ms_of(entry, "copy_ns", u));
+}
+
 static void print_results(const json_t *root) {
     const json_t *entry;
     size_t i;
@@ -52,12 +67,13 @@ static void print_results(const json_t *root) {
         printf("%-8s %7.3f  %6.3f to %6.3f  %s\n", text(entry, "name"), number(entry, "median"),
                number(entry, "low"), number(entry, "high"), text(entry, "what"));
     }
-    printf("\noverlap (part of the shorter unit's busy time in which both work)\n");
+    printf(
+        "\noverlap (part of the computing time of the unit that computed less in which both did)\n");
     json_array_foreach(json_object_get(root, "overlap"), i, entry) {
-        const json_t *busy = json_object_get(entry, "busy_ns");
         printf("%s %6.1f %%   busy %.3f and %.3f ms\n", text(entry, "case"),
-               100 * number(entry, "of_shorter"), json_number_value(json_array_get(busy, 0)) / 1e6,
-               json_number_value(json_array_get(busy, 1)) / 1e6);
+               100 * number(entry, "of_shorter"), ms_of(entry, "busy_ns", 0),
+               ms_of(entry, "busy_ns", 1));
+        print_copies(entry);
     }
 }
 

@@ -295,14 +295,14 @@ static json_t *samples(const double *x, uint32_t n, bool whole) {
 
 /* What the peer's options say, of which we have one value each. */
 static void put_peer_options(json_t *row, const test *t, bool gpu_first, double split,
-                             const char *names) {
+                             const char *names, const char *cache) {
     char share[16];
     snprintf(share, sizeof share, "%.2f", split > 0 ? split : 0);
     put_text(row, "cpu_mask", "0x0");
     put(row, "cpu_strict", json_false());
     put_int(row, "poll", 0);
-    put_text(row, "type_k", "f16");
-    put_text(row, "type_v", "f16");
+    put_text(row, "type_k", cache);
+    put_text(row, "type_v", cache);
     put_int(row, "n_gpu_layers", gpu_first ? -1 : 0);
     put_int(row, "n_cpu_moe", 0);
     put_text(row, "split_mode", "none");
@@ -385,7 +385,8 @@ static json_t *make_row(speed *s, const test *t, uint64_t hash) {
     put_int(row, "n_batch", t->n_batch);
     put_int(row, "n_ubatch", t->n_ubatch);
     put_int(row, "n_threads", host.threads);
-    put_peer_options(row, t, gpu_first, s->args->split, names);
+    put_peer_options(row, t, gpu_first, s->args->split, names,
+                     fm_cache_type_name(s->info.cache_type));
     put_times(row, s, t, ts);
     put_own(row, s, t, &host, ts, hash);
     free(ts);
@@ -497,6 +498,7 @@ static void add_printer(speed *s, FILE *to, int format) {
                                                   .format = (cli_format)format,
                                                   .batch = a->n_batch.n > 0,
                                                   .ubatch = a->n_ubatch.n > 0,
+                                                  .cache = a->cache_type != FM_CACHE_F16,
                                                   .devices = a->devices != NULL};
 }
 

@@ -2,10 +2,12 @@
 /* calibrate.c: `fusionml calibrate`: measures how to divide the products of whole tapes, and shows
  * the curves. */
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "fusionml/lab.h"
@@ -215,6 +217,24 @@ static bool write_svg(const fm_lab_calibration *found, const char *path) {
     return good;
 }
 
+/* Before minutes are spent on what could not be written. What is there stays as it is. */
+static bool can_write(const char *path) {
+    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file >= 0) {
+        close(file);
+        return unlink(path) == 0;
+    }
+    if (errno == EEXIST) /* of a pipe nobody may read yet */
+        file = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0 && errno != ENXIO) {
+        cli_fail_text("--svg: %s: %s", path, strerror(errno));
+        return false;
+    }
+    if (file >= 0)
+        close(file);
+    return true;
+}
+
 int cli_calibrate(const cli_args *args) {
     cli_args quiet = *args; /* without a gate nothing is tried while the model is loaded */
     quiet.no_gate = true;
@@ -228,6 +248,8 @@ int cli_calibrate(const cli_args *args) {
         cli_fail_text("--class: \"%s\" is neither exact nor fast", args->numeric_class);
         return CLI_USAGE;
     }
+    if (args->svg != NULL && !can_write(args->svg))
+        return CLI_FAILED;
     fm_status status = cli_open_machine(args, &machine, &error);
     if (status == FM_OK)
         status = cli_open_engine(&quiet, numeric_class, machine, &engine, &error);

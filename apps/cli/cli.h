@@ -39,15 +39,16 @@ typedef struct cli_args {
     cli_texts models, n_prompt, n_gen, n_pair, n_depth, n_batch, n_ubatch, n_threads; /* bench */
     uint32_t predict, context, threads, repeat_last_n, top_k, repeats, memory_mib;
     uint32_t rows, k, n, trials, warmup;
-    uint32_t delay;               /* s */
-    uint32_t depth;               /* keys */
-    uint32_t ubatch;              /* rows of one tape run; 0: as the engine likes */
-    int axis, deps, weights, arm; /* fm_axis, fm_deps, fm_weights, fm_arm */
-    int format, error_format;     /* cli_format */
+    uint32_t delay;                       /* s */
+    uint32_t depth;                       /* keys */
+    uint32_t ubatch;                      /* rows of one tape run; 0: as the engine likes */
+    int axis, deps, weights, arm;         /* fm_axis, fm_deps, fm_weights, fm_arm */
+    int format, error_format;             /* cli_format */
+    int cache_type, key_type, value_type; /* fm_cache_type; after parsing, cache_type is meant */
     uint64_t seed;
     double temperature, top_p, min_p, repeat_penalty, margin, tolerance, split;
     bool predict_set, seed_set, margin_set, tolerance_set, axis_set, repeats_set, error_format_set;
-    bool depth_set;
+    bool depth_set, cache_type_set, key_type_set, value_type_set;
     bool json, special, placement, echo, keys, tensors, no_gate, explain;
     bool no_warmup, progress, verbose;
     const char *positional[CLI_MAX_POSITIONAL];
@@ -154,6 +155,7 @@ int cli_verify(const cli_args *args);
 int cli_devices(const cli_args *args);
 int cli_bench_speed(const cli_args *args);
 int cli_bench_kernels(const cli_args *args);
+int cli_bench_load(const cli_args *args);
 int cli_bench_arms(const cli_args *args);
 int cli_bench_probe(const cli_args *args);
 int cli_calibrate(const cli_args *args);

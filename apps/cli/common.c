@@ -96,12 +96,39 @@ bool cli_close_engine(fm_engine **engine) {
     return good;
 }
 
+static void add_option(char *list, size_t capacity, const char *name) {
+    size_t used = strlen(list);
+    snprintf(list + used, capacity - used, "%s%s", used > 0 ? ", " : "", name);
+}
+
+/* One line for options that say how units share work, where there is nothing to share. */
+static void tell_idle_options(const cli_args *args, const fm_machine *machine) {
+    size_t n = fm_machine_device_count(machine);
+    bool has_gpu = false;
+    char list[64] = "";
+    for (size_t i = 0; i < n; i++) {
+        fm_device_info info;
+        if (fm_machine_device(machine, i, &info, NULL) == FM_OK)
+            has_gpu = has_gpu || strcmp(info.kind, "cpu") != 0;
+    }
+    if (args->axis_set && n < 2)
+        add_option(list, sizeof list, "--axis");
+    if (args->deps != FM_DEPS_EVENT && n < 2)
+        add_option(list, sizeof list, "--deps");
+    if (args->weights != FM_WEIGHTS_AUTO && !has_gpu)
+        add_option(list, sizeof list, "--weights");
+    if (list[0] != '\0')
+        fprintf(stderr, "fusionml: no effect of %s: %s\n", list,
+                n < 2 ? "there is one unit, the host (see --device)" : "there is no GPU");
+}
+
 fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
                           fm_engine **engine, fm_error *error) {
     fm_engine_options options = fm_engine_options_default();
     options.numeric_class = numeric_class;
     options.context_length = args->context;
     options.chunk_rows = args->ubatch;
+    options.cache_type = (fm_cache_type)args->cache_type;
     options.progress = cli_progress;
     options.split = args->split;
     options.axis = args->axis_set ? (fm_axis)args->axis : FM_AXIS_AUTO;
@@ -109,6 +136,7 @@ fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machi
     options.weights = (fm_weights)args->weights;
     options.arm = (fm_arm)args->arm;
     options.no_gate = args->no_gate;
+    tell_idle_options(args, machine);
     cli_catch_interrupt(NULL);
     fm_status status = open_gate_log(args, &options, error);
     if (status != FM_OK)

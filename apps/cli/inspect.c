@@ -59,8 +59,8 @@ static void print_need(const fm_engine_info *info) {
            info->weight_types);
     printf("memory needed for a context of %u tokens (the model's is %u): %s\n",
            info->context_length, info->model_context_length, all);
-    printf("  packed weights %s, cache %s, scratch %s; %s more stay mapped in the file\n", weights,
-           cache, scratch, mapped);
+    printf("  packed weights %s, %s cache %s, scratch %s; %s more stay mapped in the file\n",
+           weights, fm_cache_type_name(info->cache_type), cache, scratch, mapped);
 }
 
 static int print_json(const fm_checkpoint *checkpoint, const fm_engine_info *info,
@@ -94,11 +94,12 @@ static int print_json(const fm_checkpoint *checkpoint, const fm_engine_info *inf
     else
         json_object_set_new(
             root, "memory",
-            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "weights", (json_int_t)info->weight_bytes,
-                      "mapped", (json_int_t)info->mapped_bytes, "cache",
-                      (json_int_t)info->cache_bytes, "scratch", (json_int_t)info->scratch_bytes,
-                      "context", (json_int_t)info->context_length, "parameters",
-                      (json_int_t)info->parameters));
+            json_pack("{s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "weights",
+                      (json_int_t)info->weight_bytes, "mapped", (json_int_t)info->mapped_bytes,
+                      "cache", (json_int_t)info->cache_bytes, "cache_type",
+                      fm_cache_type_name(info->cache_type), "scratch",
+                      (json_int_t)info->scratch_bytes, "context", (json_int_t)info->context_length,
+                      "parameters", (json_int_t)info->parameters));
     char *text = json_dumps(root, JSON_INDENT(1));
     json_decref(root);
     if (text == NULL)
@@ -122,6 +123,7 @@ int cli_inspect(const cli_args *args) {
     if (fm_checkpoint_open(&checkpoint, path, &error) != FM_OK)
         return cli_fail(&error);
     options.context_length = args->context;
+    options.cache_type = (fm_cache_type)args->cache_type;
     bool runnable = fm_engine_measure(path, &options, &info, &error) == FM_OK;
     if (args->json) {
         code = print_json(checkpoint, &info, runnable ? NULL : &error);

@@ -6,30 +6,35 @@
 #include "cli.h"
 
 static const char *const run_options[] = {
-    "model",   "prompt", "file",           "predict",       "ctx-size", "threads", "temp", "top-k",
-    "top-p",   "min-p",  "repeat-penalty", "repeat-last-n", "seed",     "stop",    "cpu",  "class",
-    "memory",  "json",   "echo",           "placement",     "device",   "split",   "axis", "deps",
-    "weights", "arm",    "no-gate",        "gate-log",      "explain",  "rows",    NULL};
+    "model",   "prompt", "file",       "predict",        "ctx-size",      "threads",   "temp",
+    "top-k",   "top-p",  "min-p",      "repeat-penalty", "repeat-last-n", "seed",      "stop",
+    "cpu",     "class",  "memory",     "json",           "echo",          "placement", "device",
+    "split",   "axis",   "deps",       "weights",        "arm",           "no-gate",   "gate-log",
+    "explain", "rows",   "cache-type", "cache-type-k",   "cache-type-v",  NULL};
 static const char *const tokenize_options[] = {"model", "prompt", "file", "special", "json", NULL};
-static const char *const inspect_options[] = {"model", "ctx-size", "keys", "tensors", "json", NULL};
+static const char *const inspect_options[] = {"model",        "ctx-size",     "cache-type",
+                                              "cache-type-k", "cache-type-v", "keys",
+                                              "tensors",      "json",         NULL};
 static const char *const convert_options[] = {"type", "threads", NULL};
 static const char *const synth_options[] = {"shape", "type", "output", "seed", NULL};
 static const char *const perplexity_options[] = {
-    "model",  "file",  "ctx-size", "ids",  "threads", "cpu", "class",   "memory",   "json",
-    "device", "split", "axis",     "deps", "weights", "arm", "no-gate", "gate-log", NULL};
+    "model",  "file",    "ctx-size", "ids",        "threads",      "cpu",          "class",
+    "memory", "json",    "device",   "split",      "axis",         "deps",         "weights",
+    "arm",    "no-gate", "gate-log", "cache-type", "cache-type-k", "cache-type-v", NULL};
 static const char *const verify_options[] = {
-    "model",  "reference", "margin", "tolerance", "threads", "cpu", "class",   "memory",   "json",
-    "device", "split",     "axis",   "deps",      "weights", "arm", "no-gate", "gate-log", NULL};
+    "model",  "reference", "margin",   "tolerance",  "threads",      "cpu",          "class",
+    "memory", "json",      "device",   "split",      "axis",         "deps",         "weights",
+    "arm",    "no-gate",   "gate-log", "cache-type", "cache-type-k", "cache-type-v", NULL};
 static const char *const devices_options[] = {"model", "device", "threads", "cpu", "json", NULL};
 static const char *const bench_speed_options[] = {
-    "models",        "n-prompt",    "n-gen",  "prompt-gen", "n-depth", "batch-size", "ubatch-size",
-    "thread-counts", "repetitions", "format", "output-err", "delay",   "no-warmup",  "progress",
-    "verbose",       "device",      "split",  "axis",       "deps",    "weights",    "arm",
-    "no-gate",       "gate-log",    "cpu",    "class",      "memory",  NULL};
+    "models",      "n-prompt",      "n-gen",       "prompt-gen",   "n-depth",      "batch-size",
+    "ubatch-size", "thread-counts", "repetitions", "format",       "output-err",   "delay",
+    "no-warmup",   "progress",      "verbose",     "device",       "split",        "axis",
+    "deps",        "weights",       "arm",         "no-gate",      "gate-log",     "cpu",
+    "class",       "memory",        "cache-type",  "cache-type-k", "cache-type-v", NULL};
 /* llama-bench's options that we do not take. */
 static const cli_refusal bench_speed_refused[] = {
     {"-fa --flash-attn", "attention always goes by blocks, without a matrix of scores"},
-    {"-ctk --cache-type-k -ctv --cache-type-v", "keys and values are kept as f16"},
     {"-ngl --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -dev -nkvo --no-kv-offload -nopo --no-op-offload --no-host -ncmoe --n-cpu-moe -ot --override-tensor -fitt --fit-target -fitc --fit-ctx",
      "--device, --split, --weights and --arm say where a model runs"},
     {"-C --cpu-mask --cpu-strict --numa --prio --poll",
@@ -42,6 +47,9 @@ static const cli_refusal bench_speed_refused[] = {
 static const char *const bench_kernels_options[] = {"op",    "types",  "shapes",  "tokens",
                                                     "depth", "rung",   "threads", "repetitions",
                                                     "seed",  "format", NULL};
+static const char *const bench_load_options[] = {"model", "threads", "repetitions", "ctx-size",
+                                                 "cpu",   "device",  "weights",     "memory",
+                                                 "json",  NULL};
 #define BENCH_SPEED                                                                                                          \
     "[-m MODEL] [-p 512] [-n 128] [-pg PP,TG] [-d 0] [-t N] [-r 5] [-o md|csv|json|jsonl]",                                  \
         "llama-bench's options, tests, columns and JSON keys; a list makes every combination, and -m may be repeated.\n"     \
@@ -51,14 +59,15 @@ static const char *const bench_kernels_options[] = {"op",    "types",  "shapes",
         bench_speed_options, 0, cli_bench_speed, bench_speed_refused
 
 static const char *const bench_arms_options[] = {
-    "model",   "lengths", "predict",  "repetitions", "arms", "device", "split",  "axis", "deps",
-    "weights", "no-gate", "gate-log", "threads",     "cpu",  "class",  "memory", "json", NULL};
+    "model", "lengths", "predict", "repetitions", "arms",         "device",       "split",
+    "axis",  "deps",    "weights", "no-gate",     "gate-log",     "threads",      "cpu",
+    "class", "memory",  "json",    "cache-type",  "cache-type-k", "cache-type-v", NULL};
 static const char *const bench_probe_options[] = {
     "device", "rows",   "k",    "n",       "type", "split",  "axis", "weights",
     "trials", "warmup", "seed", "threads", "cpu",  "memory", "json", NULL};
-static const char *const calibrate_options[] = {"model",  "device",  "axis", "deps",  "weights",
-                                                "svg",    "threads", "cpu",  "class", "ctx-size",
-                                                "memory", "json",    NULL};
+static const char *const calibrate_options[] = {
+    "model", "device",   "axis",   "deps", "weights",    "svg",          "threads",      "cpu",
+    "class", "ctx-size", "memory", "json", "cache-type", "cache-type-k", "cache-type-v", NULL};
 
 static const cli_command commands[] = {
     {"run", "continue a prompt", "[-m MODEL] [-p TEXT | -f FILE] [options]",
@@ -107,6 +116,10 @@ static const cli_command commands[] = {
      "counts. The roofs (VNNI, FMA, bf16, reading memory) are measured in the same call. Results are compared with ref's, bit for bit in\n"
      "the exact class, on a sample of rows that the output names. Exit status 1: some differ. docs/guide/bench.md.\n",
      bench_kernels_options, 0, cli_bench_kernels, NULL},
+    {"bench load", "a load beside reading its file", "-m MODEL [-t N] [-r 3]",
+     "Reads the file into new memory of its size, into a megabyte a thread over and over, touches a mapping\n"
+     "of it, and loads it, in turn; the least of the rounds. The file comes from the page cache. docs/guide/bench.md.\n",
+     bench_load_options, 0, cli_bench_load, NULL},
     {"bench arms", "the ways to run a model, side by side",
      "[-m MODEL] [-p 64,128,256,512] [-n 32] [-r 9] [--arms cpu,gpu,split]",
      "One process, one engine, the arms interleaved in Latin-square order; every sample is in the "

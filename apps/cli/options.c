@@ -31,6 +31,7 @@ static const char *const axes[] = {"channels", "tokens", "auto", NULL};
 static const char *const deps[] = {"event", "batch", "eager", "ready", NULL};
 static const char *const weights[] = {"auto", "resident", "shared", "streamed", NULL};
 static const char *const arms[] = {"auto", "cpu", "gpu", "gpu-eager", "split", NULL};
+static const char *const caches[] = {"f16", "q8_0", NULL}; /* in the order of fm_cache_type */
 static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
 
 /* Where a command takes two options of one letter, the letter means the first. */
@@ -90,6 +91,12 @@ static const option options[] = {
     {"ctx-size", "-c", U32, "N",
      "context in tokens (default: the model's, at most 4096; perplexity: 512)", AT(context), 0, 1,
      INT_MAX, NULL, NULL},
+    {"cache-type", "-ct", CHOICE, "TYPE", "keys and values as f16 or q8_0 (default f16)",
+     AT(cache_type), AT(cache_type_set), 0, 0, caches, NULL},
+    {"cache-type-k", "-ctk", CHOICE, "TYPE", "of keys, as llama.cpp has it: the same as -ctv",
+     AT(key_type), AT(key_type_set), 0, 0, caches, NULL},
+    {"cache-type-v", "-ctv", CHOICE, "TYPE", "of values: the same as -ctk", AT(value_type),
+     AT(value_type_set), 0, 0, caches, NULL},
     {"threads", "-t", U32, "N", "CPU threads (default: one a physical core)", AT(threads), 0, 1,
      1024, NULL, NULL},
     {"temp", NULL, REAL, "X", "temperature, 0: greedy (default 0.8)", AT(temperature), 0, 0, 1e6,
@@ -108,8 +115,9 @@ static const option options[] = {
      AT(seed_set), 0, 0, NULL, NULL},
     {"stop", NULL, TEXTS, "TEXT", "end the answer before TEXT (may be repeated)", AT(stops), 0, 0,
      0, NULL, NULL},
-    {"cpu", NULL, TEXT, "RUNG", "kernel rung: ref, avx2, avx512, amx, neon (default: the best)",
-     AT(cpu), 0, 0, 0, NULL, NULL},
+    {"cpu", NULL, TEXT, "RUNG",
+     "kernel rung: ref, avx2, avxvnni, avx512, amx, neon (default: the best)", AT(cpu), 0, 0, 0,
+     NULL, NULL},
     {"class", NULL, TEXT, "CLASS", "numeric class: exact or fast", AT(numeric_class), 0, 0, 0, NULL,
      NULL},
     {"memory", NULL, U32, "MIB", "memory budget in MiB (default: 90 % of what is available)",
@@ -126,8 +134,8 @@ static const option options[] = {
     {"tolerance", NULL, REAL, "X", "largest allowed |logit difference| (exact 0.01, fast 0.1)",
      AT(tolerance), AT(tolerance_set), 0, 1e6, NULL, NULL},
     {"repetitions", "-r", U32, "N",
-     "timed repetitions (default: bench speed 5, bench arms 9, bench kernels 3)", AT(repeats),
-     AT(repeats_set), 1, 1000, NULL, NULL},
+     "timed repetitions (default: bench speed 5, bench arms 9, bench kernels and load 3)",
+     AT(repeats), AT(repeats_set), 1, 1000, NULL, NULL},
     {"special", NULL, FLAG, NULL, "add BOS/EOS and parse special tokens", AT(special), 0, 0, 0,
      NULL, NULL},
     {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0, NULL, NULL},
@@ -306,6 +314,21 @@ static void set_defaults(cli_args *args) {
     args->split = -1;
 }
 
+/* --cache-type, or both of its llama.cpp spellings. */
+static bool settle_cache_type(const cli_command *command, cli_args *args) {
+    int k = args->key_type_set ? args->key_type : args->cache_type;
+    int v = args->value_type_set ? args->value_type : args->cache_type;
+    if (k != v) {
+        fprintf(stderr,
+                "fusionml %s: keys as %s and values as %s: not supported: both are kept alike; "
+                "--cache-type sets both\n",
+                command->name, caches[k], caches[v]);
+        return false;
+    }
+    args->cache_type = k;
+    return true;
+}
+
 bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args, bool *help) {
     bool only_positional = false;
     set_defaults(args);
@@ -352,7 +375,7 @@ bool cli_parse(const cli_command *command, int argc, char **argv, cli_args *args
         if (!store(command, o, value, args))
             return false;
     }
-    return true;
+    return settle_cache_type(command, args);
 }
 
 /* ---- lists of numbers ---- */

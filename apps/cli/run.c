@@ -188,16 +188,20 @@ static double per_second(size_t n, double ms) {
 
 static void report(const answer *a) {
     fm_engine_info info;
-    char weights[32], cache[32], scratch[32];
+    char weights[32], huge[32], cache[32], scratch[32], kept[32];
     fm_engine_get_info(a->engine, &info);
+    cli_bytes_text(info.huge_bytes, huge, sizeof huge);
+    cli_bytes_text(info.kept_bytes, kept, sizeof kept);
     cli_bytes_text(info.weight_bytes, weights, sizeof weights);
     cli_bytes_text(info.cache_bytes, cache, sizeof cache);
     cli_bytes_text(info.scratch_bytes, scratch, sizeof scratch);
     fprintf(stderr, "\n%s%s%s, %s, %s class, %u layers\n", info.name, info.name[0] ? ": " : "",
             info.architecture, info.weight_types,
             info.numeric_class == FM_CLASS_EXACT ? "exact" : "fast", info.n_layer);
-    fprintf(stderr, "load       %9.1f ms   weights %s, cache %s, scratch %s\n", info.load_ms,
-            weights, cache, scratch);
+    fprintf(stderr,
+            "load       %9.1f ms   weights %s (%s on huge pages), cache %s, scratch %s%s%s\n",
+            info.load_ms, weights, huge, cache, scratch,
+            info.kept_bytes > 0 ? ", kept by units " : "", info.kept_bytes > 0 ? kept : "");
     fprintf(stderr, "prompt     %9.1f ms   %6zu tokens  %8.2f tokens/s\n", a->prompt_ms,
             a->n_prompt, per_second(a->n_prompt, a->prompt_ms));
     fprintf(stderr, "generation %9.1f ms   %6zu tokens  %8.2f tokens/s  %6.2f GB/s of weights\n",
@@ -222,10 +226,10 @@ static int print_json(const answer *a) {
     fm_engine_get_info(a->engine, &info);
     snprintf(hash, sizeof hash, "%016" PRIx64, cli_hash_ids(a->ids, a->n));
     json_t *timings = json_pack(
-        "{s:f, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:f}", "load_ms", info.load_ms, "prompt_n",
-        (json_int_t)a->n_prompt, "prompt_ms", a->prompt_ms, "prompt_per_second",
-        per_second(a->n_prompt, a->prompt_ms), "predicted_n", (json_int_t)a->n, "decode_n",
-        (json_int_t)a->n_decode, "decode_ms", a->decode_ms, "decode_per_second",
+        "{s:f, s:f, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:f}", "load_ms", info.load_ms, "pack_ms",
+        info.pack_ms, "prompt_n", (json_int_t)a->n_prompt, "prompt_ms", a->prompt_ms,
+        "prompt_per_second", per_second(a->n_prompt, a->prompt_ms), "predicted_n", (json_int_t)a->n,
+        "decode_n", (json_int_t)a->n_decode, "decode_ms", a->decode_ms, "decode_per_second",
         per_second(a->n_decode, a->decode_ms), "decode_gb_per_second",
         per_second(a->n_decode, a->decode_ms) * (double)info.decode_bytes / 1e9);
     json_t *root = json_object();
@@ -235,6 +239,9 @@ static int print_json(const answer *a) {
     json_object_set_new(root, "finish", json_string(a->reason));
     json_object_set_new(root, "seed", json_integer((json_int_t)a->seed));
     json_object_set_new(root, "timings", timings);
+    json_object_set_new(root, "weights",
+                        json_pack("{s:I, s:I}", "bytes", (json_int_t)info.weight_bytes,
+                                  "huge_bytes", (json_int_t)info.huge_bytes));
     json_object_set_new(root, "hash", json_string(hash));
     json_object_set_new(root, "gate", cli_json_gate(a->engine));
     if (a->args->explain) {

@@ -81,6 +81,12 @@ typedef enum fm_arm {
     FM_ARM_SPLIT = 4, /* products on both at once */
 } fm_arm;
 
+/* What keys and values are kept as, docs/numerics.md. */
+typedef enum fm_cache_type {
+    FM_CACHE_F16 = 0,
+    FM_CACHE_Q8_0 = 1, /* int8 with a scale for 32: about half the memory */
+} fm_cache_type;
+
 /* One line of JSON for each decision or call of the gate, without a line feed; from the running
    thread. {"bucket":512,"arm":"split","ms":41.2,"decision":"kept","reason":"..."} */
 typedef void fm_gate_log_callback(void *user, const char *line);
@@ -93,6 +99,7 @@ typedef struct fm_engine_options {
     /* Tokens that the page pool holds for all sessions together; 0: context_length rounded up to
      * pages. */
     uint32_t cache_tokens;
+    fm_cache_type cache_type;
     /* Rows of one tape run: longer batches are run in chunks of at most this; 0: 512. */
     uint32_t chunk_rows;
     fm_progress_callback *progress; /* may be NULL */
@@ -137,22 +144,29 @@ typedef struct fm_engine_info {
     uint32_t context_length;       /* of this engine's sessions */
     uint32_t model_context_length; /* as trained */
     uint64_t parameters;
-    uint64_t weight_bytes;  /* packed weights in our memory */
-    uint64_t mapped_bytes;  /* gather tables read from the file's mapping */
-    uint64_t cache_bytes;   /* the page pool */
+    uint64_t weight_bytes; /* packed weights in our memory */
+    uint64_t mapped_bytes; /* gather tables read from the file's mapping */
+    uint64_t cache_bytes;  /* the page pool */
+    fm_cache_type cache_type;
     uint64_t scratch_bytes; /* activations */
     uint64_t decode_bytes;  /* weight bytes that one decoded token reads */
     /* With a GPU: its copies of weights; the activations once more in host memory, where it is
        discrete; and all that lies in a discrete one's own memory (copies, cache, activations).
        What two units address counts once. */
     uint64_t copy_bytes, mirror_bytes, own_bytes;
-    double load_ms;
+    /* What units keep for their work: parts of attention and, of a GPU that streams weights, the
+       ring through which they come. Engines of one machine have it in common. */
+    uint64_t kept_bytes;
+    double load_ms, pack_ms; /* pack_ms: of it, reading the file's weights and packing them */
+    /* Of weight_bytes' panels, how many the system put on huge pages, as it tells: 0 where it gives
+       none or does not tell. */
+    uint64_t huge_bytes;
     uint64_t model_hash; /* of the weights and hyper-parameters; snapshots are checked against it */
 } fm_engine_info;
 
-/* What loading path with these options would take: fills *out (load_ms and model_hash 0) from the
-   file's directory alone, without reading weights or allocating for them. options may be NULL.
-   Errors: as fm_engine_load(), MEMORY excepted. */
+/* What loading path with these options would take: fills *out (load_ms, pack_ms, huge_bytes and
+   model_hash 0) from the file's directory alone, without reading weights or allocating for them.
+   options may be NULL. Errors: as fm_engine_load(), MEMORY excepted. */
 FM_API fm_status fm_engine_measure(const char *path, const fm_engine_options *options,
                                    fm_engine_info *out, fm_error *error);
 
@@ -182,6 +196,7 @@ FM_API fm_status fm_engine_placement(const fm_engine *engine, size_t index, fm_p
    no such arm), MEMORY. */
 FM_API fm_status fm_engine_explain(fm_engine *engine, uint32_t rows, fm_arm arm, int json,
                                    char **out, fm_error *error);
+FM_API const char *fm_cache_type_name(fm_cache_type type); /* "f16", "q8_0" */
 FM_API const char *fm_arm_name(fm_arm arm); /* "cpu", "gpu", "gpu-eager", "split", "auto" */
 
 /* From the next run on: that arm for every bucket; AUTO: the gate chooses again (or, with no_gate,

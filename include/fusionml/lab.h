@@ -77,10 +77,14 @@ typedef struct fm_lab_times {
     uint32_t n_unit; /* of the engine, main unit first */
     uint32_t tape_runs;
     uint64_t wall_ns;
-    uint64_t overlap_ns;                 /* the first two units both at work */
-    bool streams;                        /* busy_ns of a GPU leaves out the copies of its weights */
-    uint64_t busy_ns[FM_LAB_UNITS];      /* sum of the unit's recordings; 0: it keeps no time */
-    uint64_t divided_ns[FM_LAB_UNITS];   /* of those that compute a part of a divided product */
+    uint64_t overlap_ns;                 /* the first two units both computed */
+    bool streams;                        /* a GPU copies weights while it computes */
+    bool observed;                       /* copy_ns is the most that these copies can have taken:
+                                            the GPU's queue for them keeps no time */
+    uint64_t busy_ns[FM_LAB_UNITS];      /* it computed or copied; 0: it keeps no time */
+    uint64_t divided_ns[FM_LAB_UNITS];   /* of that: for its parts of divided products */
+    uint64_t compute_ns[FM_LAB_UNITS];   /* it computed */
+    uint64_t copy_ns[FM_LAB_UNITS];      /* it copied weights, also while it computed */
     uint64_t weight_bytes[FM_LAB_UNITS]; /* packed weight bytes of the ranges that it computed */
     uint64_t ops[FM_LAB_UNITS]; /* 2 * rows * k * n of those products, rows as they were run */
 } fm_lab_times;
@@ -130,6 +134,8 @@ typedef struct fm_lab_kernels_options {
     uint64_t weight_bytes; /* as in fm_lab_roofs; 0: more than the last cache holds */
     uint32_t threads;      /* 0: one a core */
     uint32_t repeats;      /* samples are twice as many, for the rungs go A B B A; 0: 3 */
+    /* NULL, or asked every 20 ms or so while kernels run; non-zero: stop (CANCELLED). */
+    int (*cancelled)(void);
     uint64_t seed;
 } fm_lab_kernels_options;
 
@@ -196,3 +202,29 @@ typedef struct fm_lab_ratio {
 /* Of the ratios above[i] / below[i] of n paired samples, by 2000 resamples drawn from `seed`. */
 fm_lab_ratio fm_lab_paired_ratio(const double *above, const double *below, uint32_t n,
                                  uint64_t seed);
+
+/* ---- a load beside reading its file: engine/bench_load.c ---- */
+
+/* CPU time and page faults of the whole process. */
+typedef struct fm_lab_cost {
+    double ms, user_ms, system_ms;
+    uint64_t faults;
+} fm_lab_cost;
+
+/* Since some beginning: what something took is the difference of two. */
+fm_lab_cost fm_lab_cost_now(void);
+
+typedef enum fm_lab_reading {
+    FM_LAB_READ_AGAIN = 0,  /* into a megabyte a thread, over and over */
+    FM_LAB_READ_MAPPED = 1, /* no copy: one byte of every page of a mapping */
+    FM_LAB_READ_FRESH = 2,  /* into new memory as large as the file: what a load needs at least */
+    FM_LAB_READING_COUNT
+} fm_lab_reading;
+
+/* Takes memory, touches it and gives it back: the host of a virtual machine, which may have to find
+   it first, then has it ready for what follows at once. */
+fm_status fm_lab_warm_memory(uint64_t bytes, uint32_t threads, fm_error *error);
+/* Reads a model's file once on `threads` threads (0: all cores), in pieces of a megabyte. Errors:
+   as fm_engine_load(), and UNSUPPORTED for a model of several files. */
+fm_status fm_lab_read(const char *path, fm_lab_reading how, uint32_t threads, uint64_t *bytes,
+                      fm_lab_cost *out, fm_error *error);

@@ -21,8 +21,9 @@ typedef struct fm_machine_options {
     /* Threads of the (first) host team; 0: one for each physical core that the process may use, or
        one for each processor that its item lists. */
     uint32_t threads;
-    /* Kernel rung of the host device: "ref", "avx2", "avx512", "amx", "neon"; NULL: the fastest
-       that this CPU has. A rung that the CPU lacks is refused with FM_ERROR_UNSUPPORTED. */
+    /* Kernel rung of the host device: "ref", "avx2", "avxvnni", "avx512", "amx", "neon"; NULL:
+       the fastest that this CPU has. One that the CPU lacks is refused with
+       FM_ERROR_UNSUPPORTED. */
     const char *cpu_rung;
     /* Bytes that engines on this machine may hold (weights, caches, scratch); 0: 90 % of the memory
        that is available when the machine is created. */
@@ -35,8 +36,9 @@ typedef struct fm_machine_options {
      *   ("host:0,host:1"); no two may share a processor
      * - host:p, host:e: the performance or the efficiency cores of a processor that mixes both
      * - vulkan:N: the N-th Vulkan device, best first; software ones (lavapipe) count here. At most
-     *   one, and one with memory of its own must come first. "vulkan:0+discrete" treats the memory
-     *   as the device's own, whatever it is: it tests copies
+     *   one. One with memory of its own keeps state and activations there where it comes first;
+     *   behind a host it works on host memory, over the bus, and its own has weights alone.
+     *   "vulkan:0+discrete" treats the memory as the device's own, whatever it is: it tests that
      * - null: computes nothing, for tests of plans; results that it takes part in mean nothing
      * A list without a host team gets one behind it, for what the others cannot run. A unit that
      * cannot be made is an error that says why. With "auto" it is a warning where a GPU is there,

@@ -53,6 +53,9 @@ void fm__alloc_fail_after(uint64_t n);
  * them. */
 void *fm__pages_alloc(size_t bytes);
 void fm__pages_free(void *memory, size_t bytes);
+/* How many of these bytes lie on huge pages now, as the system tells (Linux: /proc/self/smaps;
+ * where it tells nothing: 0). */
+uint64_t fm__pages_huge(const void *memory, size_t bytes);
 
 /* ---- arena.c: a bump allocator freed at once ---- */
 
@@ -133,6 +136,8 @@ size_t fm__utf8_put(uint32_t code_point, char out[4]);
    multiple of 8 bytes. */
 #define FM__HASH_SEED UINT64_C(0xcbf29ce484222325)
 uint64_t fm__hash(uint64_t seed, const void *data, size_t bytes);
+/* For gigabytes: as fast as memory is read; other values, stable too. */
+uint64_t fm__hash_bulk(uint64_t seed, const void *data, size_t bytes);
 
 /* A map from byte strings (borrowed) to uint32 values; insertion is amortised O(1). */
 typedef struct fm__map {
@@ -301,6 +306,7 @@ void fm__mapping_done_with(const fm__mapping *mapping, size_t offset, size_t byt
 fm_status fm__file_read(const char *path, size_t limit, char **data, size_t *bytes,
                         fm_error *error);
 bool fm__path_is_directory(const char *path);
+bool fm__path_is_regular(const char *path);
 bool fm__path_exists(const char *path);
 /* "dir/name" into out; false if it does not fit. */
 bool fm__path_join(const char *directory, const char *name, char *out, size_t capacity);

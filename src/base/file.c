@@ -25,7 +25,7 @@ static fm_status open_for_reading(const char *path, int *fd_out, struct stat *st
                                   fm_error *error) {
     int fd;
     do
-        fd = open(path, O_RDONLY | O_CLOEXEC);
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe it would wait */
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return io_error(error, path, "cannot be opened", errno);
@@ -37,6 +37,10 @@ static fm_status open_for_reading(const char *path, int *fd_out, struct stat *st
     if (S_ISDIR(stat_out->st_mode)) {
         close(fd);
         return fm__error(error, FM_ERROR_IO, path, "is a directory, not a file");
+    }
+    if (S_ISFIFO(stat_out->st_mode) || S_ISSOCK(stat_out->st_mode)) {
+        close(fd);
+        return fm__error(error, FM_ERROR_IO, path, "is a pipe, not a file");
     }
     *fd_out = fd;
     return FM_OK;
@@ -106,7 +110,7 @@ fm_status fm__file_read(const char *path, size_t limit, char **data, size_t *byt
         return status;
     char *memory = NULL;
     size_t used = 0, capacity;
-    /* A pipe or /proc has no size beforehand: then it grows. One byte more shows the end. */
+    /* A device or /proc has no size beforehand: then it grows. One byte more shows the end. */
     bool sized = S_ISREG(info.st_mode) && info.st_size > 0;
     if (sized && (uint64_t)info.st_size > limit)
         goto too_large;
@@ -151,6 +155,11 @@ fail:
     fm__free(memory);
     close(fd);
     return status;
+}
+
+bool fm__path_is_regular(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
 bool fm__path_is_directory(const char *path) {

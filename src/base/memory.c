@@ -118,3 +118,52 @@ void fm__pages_free(void *memory, size_t bytes) {
     if (memory)
         munmap(memory, pages_bytes(bytes));
 }
+
+#ifdef __linux__
+
+/* "AnonHugePages:    2048 kB": bytes, where the line is about huge pages of this mapping. Those of
+   files are left out: weights lie in memory of our own, or in a device's. */
+static uint64_t huge_of_line(const char *line) {
+    static const char *const keys[] = {
+        "AnonHugePages:", "ShmemPmdMapped:", "Private_Hugetlb:", "Shared_Hugetlb:"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        size_t n = strlen(keys[i]);
+        if (strncmp(line, keys[i], n) == 0)
+            return (uint64_t)strtoull(line + n, NULL, 10) << 10;
+    }
+    return 0;
+}
+
+uint64_t fm__pages_huge(const void *memory, size_t bytes) {
+    uintptr_t from = (uintptr_t)memory, to = from + bytes;
+    FILE *file = fopen("/proc/self/smaps", "re");
+    char line[512];
+    uint64_t huge = 0, begin = 0, end = 0, share = 0;
+    if (!file)
+        return 0;
+    while (fgets(line, sizeof line, file)) {
+        char *rest, *behind;
+        uint64_t first = strtoull(line, &rest, 16);
+        if (rest != line && *rest == '-') { /* a mapping begins: "7f00-7f20 rw-p ..." */
+            begin = first;
+            end = strtoull(rest + 1, &behind, 16);
+            share = begin < to && end > from ? (to < end ? to : end) - (from > begin ? from : begin)
+                                             : 0;
+        } else if (share > 0) {
+            /* Neighbours may be one mapping: then this is what they all have, at most. */
+            uint64_t found = huge_of_line(line);
+            huge += found < share ? found : share;
+        }
+    }
+    fclose(file);
+    return huge;
+}
+
+#else
+
+uint64_t fm__pages_huge(const void *memory, size_t bytes) {
+    (void)memory, (void)bytes;
+    return 0;
+}
+
+#endif

@@ -7,6 +7,8 @@
  */
 #pragma once
 
+#include <string.h>
+
 #include "cpu/body_numerics.h"
 #include "cpu/cpu.h"
 
@@ -108,8 +110,9 @@ FM__INLINE void fm__body_add(const float *a, const float *b, size_t n, float *ou
             fm__vf_add(fm__vf_load_first(a + i, n - i), fm__vf_load_first(b + i, n - i)));
 }
 
-FM__INLINE void fm__body_kv_store(const fm__cache_group *group, uint8_t *layer_base, uint32_t page,
-                                  uint32_t slot, const float *k, const float *v) {
+FM__INLINE void fm__body_kv_store_f16(const fm__cache_group *group, uint8_t *layer_base,
+                                      uint32_t page, uint32_t slot, const float *k,
+                                      const float *v) {
     const uint32_t key_dim = group->key_dim, value_dim = group->value_dim;
     for (uint32_t h = 0; h < group->n_kv_head; h++, k += key_dim, v += value_dim) {
         uint16_t *const base =
@@ -130,5 +133,54 @@ FM__INLINE void fm__body_kv_store(const fm__cache_group *group, uint8_t *layer_b
         for (uint32_t i = 0; i < value_dim; i += 16)
             fm__vi_store_uint16_first(values + i, value_dim - i,
                                       fm__vi_kv_f16(fm__vf_load_first(v + i, value_dim - i)));
+    }
+}
+
+/* The codes of up to 32 entries that share a scale, and its bits. */
+FM__INLINE uint16_t fm__body_codes(const float *x, uint32_t n, int8_t codes[FM__CACHE_BLOCK]) {
+    const fm__vf low = fm__vf_load_first(x, n);
+    const fm__vf high = n <= 16 ? fm__vf_zero() : fm__vf_load_first(x + 16, n - 16);
+    const uint16_t scale = fm__kv_scale(
+        (uint32_t)fm__vi_largest(fm__vi_max(fm__vi_magnitude(low), fm__vi_magnitude(high))));
+    const float inverse = fm__kv_inverse(scale);
+    memset(codes, 0, FM__CACHE_BLOCK);
+    if (inverse == 0.0f)
+        return scale;
+    const fm__vi most = fm__vi_set(127), least = fm__vi_set((uint32_t)-127);
+    FM__UNROLL for (int j = 0; j < 2; j++) {
+        const fm__vi i = fm__vi_round(fm__vf_mul(j ? high : low, fm__vf_set(inverse)));
+        fm__vi_store_int8(codes + 16 * j, fm__vi_max(fm__vi_min(i, most), least));
+    }
+    return scale;
+}
+
+FM__INLINE void fm__body_kv_store_q8_0(const fm__cache_group *group, uint8_t *layer_base,
+                                       uint32_t page, uint32_t slot, const float *k,
+                                       const float *v) {
+    const uint32_t key_dim = group->key_dim, value_dim = group->value_dim;
+    const fm__cache_parts parts = fm__cache_q8_0_parts(key_dim, value_dim);
+    const uint32_t words = (key_dim + 3) / 4, tile = slot / 16, lane = slot % 16;
+    int8_t codes[FM__CACHE_BLOCK];
+    for (uint32_t h = 0; h < group->n_kv_head; h++, k += key_dim, v += value_dim) {
+        uint8_t *const head =
+            layer_base + ((size_t)page * group->n_kv_head + h) * group->head_bytes;
+        uint8_t *const keys = head + (size_t)tile * words * 64 + lane * 4;
+        uint16_t *scales = (uint16_t *)(void *)(head + parts.key_scales) +
+                           (size_t)tile * fm__cache_blocks(key_dim) * 16 + lane;
+        for (uint32_t i = 0; i < key_dim; i += FM__CACHE_BLOCK, scales += 16) {
+            const uint32_t n = key_dim - i < FM__CACHE_BLOCK ? key_dim - i : FM__CACHE_BLOCK;
+            *scales = fm__body_codes(k + i, n, codes);
+            for (uint32_t w = 0; w < (n + 3) / 4; w++)
+                memcpy(keys + (size_t)(i / 4 + w) * 64, codes + 4 * w, 4);
+        }
+        uint8_t *to = head + parts.values + slot % 4;
+        scales = (uint16_t *)(void *)(head + parts.value_scales) + slot;
+        for (uint32_t i = 0; i < value_dim; i += FM__CACHE_BLOCK, scales += FM__PAGE_TOKENS) {
+            const uint32_t n = value_dim - i < FM__CACHE_BLOCK ? value_dim - i : FM__CACHE_BLOCK;
+            *scales = fm__body_codes(v + i, n, codes);
+            for (uint32_t j = 0; j < n; j++)
+                to[((size_t)slot / 4 * n + j) * 4] = (uint8_t)codes[j];
+            to += (size_t)FM__PAGE_TOKENS * n;
+        }
     }
 }

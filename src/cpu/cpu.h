@@ -2,7 +2,7 @@
 /*
  * cpu/cpu.h: the cpu room: the kernel table.
  *
- * Owns: one table of kernels per rung (ref, avx2, avx512, amx, neon). Never does: threads,
+ * Owns: one table of kernels per rung (ref, avx2, avxvnni, avx512, amx, neon). Never does: threads,
  * allocation, model knowledge. Called from: the host device's team (each call handles the range it
  * is given), tests, benches.
  *
@@ -36,8 +36,8 @@ typedef struct fm__linear_args {
     float *out;        /* row 0 of out, column 0 */
     size_t out_stride; /* floats */
     void *scratch;
-    const uint8_t *ahead; /* NULL, or a panel that this thread is likely to be given next: a kernel
-                             may fetch it into its caches */
+    const uint8_t *ahead; /* NULL, or the last panel of what this thread is likely to be given
+                             next: a kernel may fetch it into its caches */
 } fm__linear_args;
 
 typedef void fm__linear_fn(const fm__linear_args *args);
@@ -112,7 +112,7 @@ typedef void fm__attention_fn(const fm__attention_args *args);
 /* ---- the table ---- */
 
 typedef struct fm__kernels {
-    const char *rung; /* "ref", "avx2", "avx512", "amx", "neon" */
+    const char *rung; /* "ref", "avx2", "avxvnni", "avx512", "amx", "neon" */
     fm__linear_kernel linear[FM__TYPE_COUNT]
                             [2]; /* [type index][0 exact, 1 fast]; fast NULL where none */
     fm__quantise_fn *quantise[FM__ACT_COUNT];
@@ -120,8 +120,8 @@ typedef struct fm__kernels {
     fm__rope_fn *rope;
     fm__glu_fn *glu[2]; /* indexed by fm__glu */
     fm__add_fn *add;
-    fm__kv_store_fn *kv_store;
-    fm__attention_fn *attention;
+    fm__kv_store_fn *kv_store[FM__CACHE_TYPES];   /* indexed by the group's type */
+    fm__attention_fn *attention[FM__CACHE_TYPES]; /* likewise */
 } fm__kernels;
 
 /* The rungs above ref that this build holds. */
@@ -130,17 +130,25 @@ typedef struct fm__kernels {
 #else
 #define FM__RUNGS_X86 0
 #endif
-#define FM__RUNGS_ARM 0 /* src/cpu/arm holds no kernels yet: ref runs there */
+#if defined(FM__ARCH_AARCH64)
+#define FM__RUNGS_ARM 1
+#else
+#define FM__RUNGS_ARM 0
+#endif
 
 /* Fills the table of a rung (NULL or "auto": the best) as allowed by fm__cpu_features(). Errors:
    UNSUPPORTED names the rung and what the CPU lacks; ARGUMENT: no rung has this name. */
 fm_status fm__kernels_get(fm__kernels *out, const char *rung, fm_error *error);
+/* Likewise for a processor with these features (FM__CPU_*). */
+fm_status fm__kernels_get_for(fm__kernels *out, const char *rung, uint32_t features,
+                              fm_error *error);
 /* NULL-terminated names of the rungs that this build holds and this CPU can run, ref first. */
 const char *const *fm__kernels_rungs(void);
 
 /* Each rung overwrites what it has; called in ladder order with the CPU's features. */
 void fm__kernels_fill_ref(fm__kernels *table);
 void fm__kernels_fill_avx2(fm__kernels *table, uint32_t features);
+void fm__kernels_fill_avxvnni(fm__kernels *table, uint32_t features);
 void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features);
 void fm__kernels_fill_amx(fm__kernels *table, uint32_t features);
 void fm__kernels_fill_neon(fm__kernels *table, uint32_t features);

@@ -11,7 +11,8 @@
 #define FM__HUGE 0x1p100f         /* absmax at or above it is an error */
 #define FM__TINY_BITS 0x1F800000u /* their bits, for comparing with the sign cleared */
 #define FM__HUGE_BITS 0x71800000u
-#define FM__INV127 0x1.020408p-7f /* 1/127 rounded: 0x3C010204 */
+#define FM__CACHE_TINY_BITS 0x34800000u /* 2^-22: 32 cache entries all below it are zeros */
+#define FM__INV127 0x1.020408p-7f       /* 1/127 rounded: 0x3C010204 */
 
 /* 1.5 * 2^23: (x + M) - M rounds |x| < 2^22 to nearest even */
 #define FM__ROUND_MAGIC 12582912.0f
@@ -133,4 +134,19 @@ FM__INLINE uint16_t fm__kv_f16(float x) {
     u += 0xFFFu + low;
     u = (u - 0x38000000u) >> 13;
     return (uint16_t)(s | (u > 0x7BFFu ? 0x7BFFu : u));
+}
+
+/* The scale, as bf16 bits, of cache entries whose largest magnitude has these bits: 0 below 2^-22,
+   NaN from 2^100 on, so that the next quantiser can report it. */
+FM__INLINE uint16_t fm__kv_scale(uint32_t most) {
+    if (most < FM__CACHE_TINY_BITS)
+        return 0;
+    if (most >= FM__HUGE_BITS)
+        return 0x7FC0;
+    return (uint16_t)(fm__f32_bits(fm__round_bits(fm__bits_f32(most) * FM__INV127, 16)) >> 16);
+}
+
+/* What entries are multiplied with before they are rounded to codes. */
+FM__INLINE float fm__kv_inverse(uint16_t scale) {
+    return scale == 0 || scale == 0x7FC0 ? 0.0f : fm__rcp(fm__bits_f32((uint32_t)scale << 16));
 }

@@ -173,6 +173,8 @@ double fm__probe_vnni(uint32_t threads, const int *cpus) {
     uint32_t has = fm__cpu_features();
     if ((has & FM__CPU_AVX512) && (has & FM__CPU_AVX512_VNNI))
         return arithmetic(fm__probe_int8_avx512vnni, FM__PROBE_INT8_AVX512VNNI, threads, cpus);
+    if ((has & FM__CPU_AVX2) && (has & FM__CPU_AVX_VNNI))
+        return arithmetic(fm__probe_int8_avxvnni, FM__PROBE_INT8_AVXVNNI, threads, cpus);
     if (has & FM__CPU_AVX2)
         return arithmetic(fm__probe_int8_avx2, FM__PROBE_INT8_AVX2, threads, cpus);
 #endif

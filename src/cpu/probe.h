@@ -45,11 +45,13 @@ enum {
     FM__PROBE_FMA_AVX2 = FM__PROBE_CHAINS * 8 * 2,
     FM__PROBE_FMA_AVX512 = FM__PROBE_CHAINS * 16 * 2,
     FM__PROBE_INT8_AVX2 = FM__PROBE_CHAINS * 32 * 2,
+    FM__PROBE_INT8_AVXVNNI = (FM__PROBE_CHAINS - 4) * 32 * 2, /* sixteen registers */
     FM__PROBE_INT8_AVX512VNNI = FM__PROBE_CHAINS * 64 * 2,
     FM__PROBE_BF16_AVX512BF16 = FM__PROBE_CHAINS * 32 * 2,
 };
 uint64_t fm__probe_fma_avx2(uint64_t rounds);
 uint64_t fm__probe_fma_avx512(uint64_t rounds);
 uint64_t fm__probe_int8_avx2(uint64_t rounds);
+uint64_t fm__probe_int8_avxvnni(uint64_t rounds);
 uint64_t fm__probe_int8_avx512vnni(uint64_t rounds);
 uint64_t fm__probe_bf16_avx512bf16(uint64_t rounds);

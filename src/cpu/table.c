@@ -20,10 +20,12 @@ static void fill_ref(fm__kernels *table, uint32_t features) {
 /* Steps above ref that another architecture has. */
 #if FM__RUNGS_X86
 #define FILL_AVX2 fm__kernels_fill_avx2
+#define FILL_AVXVNNI fm__kernels_fill_avxvnni
 #define FILL_AVX512 fm__kernels_fill_avx512
 #define FILL_AMX fm__kernels_fill_amx
 #else
 #define FILL_AVX2 fill_nothing
+#define FILL_AVXVNNI fill_nothing
 #define FILL_AVX512 fill_nothing
 #define FILL_AMX fill_nothing
 #endif
@@ -44,6 +46,8 @@ static const struct step {
 } ladder[] = {
     {"ref", true, 0, "", fill_ref},
     {"avx2", FM__RUNGS_X86, FM__CPU_AVX2, "AVX2, FMA and F16C", FILL_AVX2},
+    {"avxvnni", FM__RUNGS_X86, FM__CPU_AVX2 | FM__CPU_AVX_VNNI, "AVX2, FMA, F16C and AVX-VNNI",
+     FILL_AVXVNNI},
     {"avx512", FM__RUNGS_X86, FM__CPU_AVX2 | FM__CPU_AVX512, "AVX-512 F, BW, DQ, VL and CD",
      FILL_AVX512},
     {"amx", FM__RUNGS_X86,
@@ -74,11 +78,15 @@ static size_t step_best(uint32_t features) {
 }
 
 fm_status fm__kernels_get(fm__kernels *out, const char *rung, fm_error *error) {
-    uint32_t features = fm__cpu_features();
+    return fm__kernels_get_for(out, rung, fm__cpu_features(), error);
+}
+
+fm_status fm__kernels_get_for(fm__kernels *out, const char *rung, uint32_t features,
+                              fm_error *error) {
     size_t last = !rung || strcmp(rung, "auto") == 0 ? step_best(features) : step_find(rung);
     if (last == STEPS)
         return fm__error(error, FM_ERROR_ARGUMENT, "cpu rung",
-                         "\"%s\" is none of auto, ref, avx2, avx512, amx and neon", rung);
+                         "\"%s\" is none of auto, ref, avx2, avxvnni, avx512, amx and neon", rung);
     if (!ladder[last].built)
         return fm__error(error, FM_ERROR_UNSUPPORTED, "cpu rung", "%s is not part of this build",
                          ladder[last].name);
@@ -99,14 +107,20 @@ const char *const *fm__kernels_rungs(void) {
        lock. */
     static const char *const only_ref[] = {"ref", NULL};
     static const char *const to_avx2[] = {"ref", "avx2", NULL};
-    static const char *const to_avx512[] = {"ref", "avx2", "avx512", NULL};
-    static const char *const to_amx[] = {"ref", "avx2", "avx512", "amx", NULL};
+    static const char *const to_avxvnni[] = {"ref", "avx2", "avxvnni", NULL};
+    static const char *const to_avx512[2][5] = {{"ref", "avx2", "avx512", NULL},
+                                                {"ref", "avx2", "avxvnni", "avx512", NULL}};
+    static const char *const to_amx[2][6] = {{"ref", "avx2", "avx512", "amx", NULL},
+                                             {"ref", "avx2", "avxvnni", "avx512", "amx", NULL}};
     static const char *const to_neon[] = {"ref", "neon", NULL};
     const char *best = ladder[step_best(fm__cpu_features())].name;
+    const bool avxvnni = (fm__cpu_features() & FM__CPU_AVX_VNNI) != 0;
     if (strcmp(best, "amx") == 0)
-        return to_amx;
+        return to_amx[avxvnni];
     if (strcmp(best, "avx512") == 0)
-        return to_avx512;
+        return to_avx512[avxvnni];
+    if (strcmp(best, "avxvnni") == 0)
+        return to_avxvnni;
     if (strcmp(best, "avx2") == 0)
         return to_avx2;
     if (strcmp(best, "neon") == 0)

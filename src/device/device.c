@@ -233,6 +233,31 @@ fm__span fm__device_recording_span(fm__recording *recording) {
     return vtable->recording_span != NULL ? vtable->recording_span(recording) : (fm__span){0, 0};
 }
 
+uint64_t fm__device_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter) {
+    return device->vtable->scratch_bytes != NULL
+               ? device->vtable->scratch_bytes(device, tape, or_shorter)
+               : 0;
+}
+
+fm_status fm__device_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error) {
+    return device->vtable->scratch_reserve != NULL && bytes > 0
+               ? device->vtable->scratch_reserve(device, bytes, error)
+               : FM_OK;
+}
+
+uint32_t fm__device_recording_work(fm__recording *recording, fm__work *work, uint32_t room) {
+    const fm__device_vtable *vtable = recording->device->vtable;
+    if (vtable->recording_work != NULL)
+        return vtable->recording_work(recording, work, room);
+    if (work == NULL)
+        return 1;
+    fm__span span = fm__device_recording_span(recording);
+    if (room == 0 || span.end_ns <= span.begin_ns)
+        return 0;
+    work[0] = (fm__work){.span = span};
+    return 1;
+}
+
 fm_status fm__device_run_finish(fm__device *device, const fm__tape *tape, const fm__run *run,
                                 fm_error *error) {
     const fm__device_vtable *vtable = device->vtable;

@@ -50,12 +50,22 @@ typedef struct fm__device_properties {
     char features[128];
     char driver[64]; /* name and version, a part of calibration keys; "" for the host */
     uint32_t threads;
-    bool unified;  /* addresses host memory as fast as the host does, and the host its own */
+    bool unified; /* addresses host memory as fast as the host does, and the host its own */
+    /* Unified by request: it works on host memory over a bus, and has faster memory of its own, for
+       weights and what it keeps. */
+    bool hosted;
     bool software; /* a "gpu" that the processor emulates */
     uint64_t memory_bytes;
     uint64_t dispatch_ns; /* cost of handing over a submission, as measured or stated; 0 unknown */
-    uint64_t ring_bytes;  /* of its memory that it takes once weights are streamed; 0: none */
+    /* Of its memory that it takes once weights are streamed, less when it has no more left then; 0:
+       none. */
+    uint64_t ring_bytes;
 } fm__device_properties;
+
+/* Weights and what it keeps lie in memory of its own. */
+static inline bool fm__device_has_own(const fm__device_properties *properties) {
+    return !properties->unified || properties->hosted;
+}
 
 /* ---- what a recording covers, and what a run binds ---- */
 
@@ -130,6 +140,16 @@ typedef struct fm__span { /* when a recording last ran, fm__now_ns() scale */
     uint64_t begin_ns, end_ns;
 } fm__span;
 
+/* When a device was at work for a recording: it computed, or copied weights that the recording
+   reads. The two go on at the same time. */
+typedef struct fm__work {
+    fm__span span;
+    bool copy;
+    /* A copy of a queue that keeps no time: from its hand-over until what reads it began, so it
+       took this long at most. */
+    bool observed;
+} fm__work;
+
 typedef enum fm__memory {
     FM__MEMORY_LOCAL, /* what the device reads fastest; may have no host address */
     FM__MEMORY_HOST,  /* host memory, cached there, that the device addresses too */
@@ -160,11 +180,16 @@ typedef struct fm__device_vtable {
     fm_status (*record)(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
                         uint32_t n_range, fm__recording **out, fm_error *error);
     void (*recording_destroy)(fm__recording *recording);
+    /* both or none: what the device keeps for recordings, which use it in turn */
+    uint64_t (*scratch_bytes)(fm__device *device, const fm__tape *tape, bool or_shorter);
+    fm_status (*scratch_reserve)(fm__device *device, uint64_t bytes, fm_error *error);
     /* queue */
     fm_status (*submit)(fm__device *device, const fm__segment *segments, uint32_t n_segment,
                         const fm__run *run, uint64_t base,
                         fm_error *error);                 /* never blocks on work */
     fm__span (*recording_span)(fm__recording *recording); /* optional */
+    /* optional: where a span holds waits, or the device does things beside it */
+    uint32_t (*recording_work)(fm__recording *recording, fm__work *work, uint32_t room);
     /* optional: once a run's last signal has come: what the device noticed goes to run->status */
     fm_status (*run_finish)(fm__device *device, const fm__tape *tape, const fm__run *run,
                             fm_error *error);
@@ -217,6 +242,12 @@ const char *fm__device_op_kernel(fm__device *device, const fm__tape *tape,
                                  const fm__op *op); /* "" if none */
 fm_status fm__device_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
                             uint32_t n_range, fm__recording **out, fm_error *error);
+/* Memory that the device keeps of its own accord for recordings of this tape, which use it one
+   after the other; or the most of this tape and its like for shorter contexts. */
+uint64_t fm__device_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
+/* Makes it now, so that no recording that needs at most so much makes more. It stays until the
+   device, or on a GPU the last recording that uses it, is destroyed. */
+fm_status fm__device_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
 /* Waits until the device no longer touches the recording or the timelines it was submitted with. */
 void fm__device_recording_destroy(fm__recording **recording);
 /* Hands segments over and returns; a full queue is FM_ERROR_LIMIT, never a wait. A failed submit
@@ -235,6 +266,9 @@ fm_status fm__device_run_finish(fm__device *device, const fm__tape *tape, const 
 bool fm__device_is_lost(fm__device *device);
 /* After the recording's signal; zeros where the backend keeps no time. */
 fm__span fm__device_recording_span(fm__recording *recording);
+/* Likewise: when its device was at work for it, in up to `room` intervals, copies also for the
+   replay that comes next; how many were filled in. work NULL: how many there are at most. */
+uint32_t fm__device_recording_work(fm__recording *recording, fm__work *work, uint32_t room);
 /* Columns that a CHANNELS range of this op counts in; 0: the op has no such axis. *channels = N. */
 uint32_t fm__device_channel_granule(const fm__tape *tape, const fm__op *op, uint32_t *channels);
 
@@ -299,7 +333,9 @@ typedef struct fm__vulkan_options {
     uint32_t index;      /* of the physical devices that can serve, best first */
     bool allow_software; /* also devices that the processor emulates */
     bool force_discrete; /* treat unified memory as if it were not: tests the copies */
+    bool hosted;         /* a discrete device works on host memory (fm__device_properties) */
     bool one_queue;      /* copy weights on the compute queue, as if there were no other */
+    bool untimed_copies; /* as if the copies' queue kept no time */
     uint64_t ring_bytes; /* through which weights are streamed; 0: by the device's memory */
     uint64_t lose_at;    /* the n-th submit loses the device (1-based); 0: never. For tests. */
     uint64_t fail_at; /* the driver refuses the n-th call with a run's work; 0: none. Likewise. */

@@ -32,10 +32,15 @@ static inline uint32_t fm__bench_take(const fm__bench_part *part) {
 
 enum { FM__BENCH_ITERATIONS = 4096 }; /* the most of one run */
 
-/* threads 0: all cores. */
-fm_status fm__bench_team_create(fm__bench_team **out, uint32_t threads, fm_error *error);
+/* threads 0: all cores. cancelled (or NULL) is asked while the team works. */
+fm_status fm__bench_team_create(fm__bench_team **out, uint32_t threads, int (*cancelled)(void),
+                                fm_error *error);
 void fm__bench_team_destroy(fm__bench_team **team);
+/* As many of `threads` as there are processors. */
+uint32_t fm__bench_processors(uint32_t threads);
 uint32_t fm__bench_team_threads(const fm__bench_team *team);
+/* It was cancelled: its runs return at once and mean nothing, and it can only be destroyed. */
+bool fm__bench_team_cancelled(const fm__bench_team *team);
 
 /* ---- cases: bench_linear.c, bench_attention.c, bench_rows.c ---- */
 
@@ -92,9 +97,10 @@ uint32_t fm__bench_copies(size_t bytes, size_t cache_bytes);
 fm_status fm__bench_linear(fm__bench_case **out, const fm__type *type, bool fast, uint32_t n,
                            uint32_t k, uint32_t tokens, size_t cache_bytes, fm__bench_pool *pool,
                            fm__random *random, fm_error *error);
-fm_status fm__bench_attention(fm__bench_case **out, const fm__bench_shape *shape, uint32_t tokens,
-                              uint32_t depth, size_t cache_bytes, fm__bench_pool *pool,
-                              fm__random *random, fm_error *error);
+fm_status fm__bench_attention(fm__bench_case **out, fm__cache_type type,
+                              const fm__bench_shape *shape, uint32_t tokens, uint32_t depth,
+                              size_t cache_bytes, fm__bench_pool *pool, fm__random *random,
+                              fm_error *error);
 
 /* Ops that work row by row, and for which activation or function. */
 typedef enum fm__bench_row_op {

@@ -38,8 +38,8 @@ static size_t layer_bytes(const fm__cache_group *g) {
 }
 
 static const char *kernel_name(const fm__bench_case *c, const fm__kernels *kernels) {
-    (void)c;
-    return kernels->attention != NULL ? "attention" : NULL;
+    const attention *a = (const attention *)c;
+    return kernels->attention[a->group.type] != NULL ? "attention" : NULL;
 }
 
 static fm__attention_args args_of(const attention *a, uint32_t layer, float *out, void *scratch) {
@@ -77,7 +77,7 @@ static void attend_blocks(const attention *a, const fm__kernels *kernels, fm__at
     args->block_begin = begin;
     args->block_end = end;
     args->parts = parts + begin * block;
-    kernels->attention(args);
+    kernels->attention[a->group.type](args);
     uint32_t n = end - begin;
     if (atomic_fetch_add_explicit(&a->done[chain], n, memory_order_acq_rel) + n < all)
         return;
@@ -86,7 +86,7 @@ static void attend_blocks(const attention *a, const fm__kernels *kernels, fm__at
     args->block_begin = 0;
     args->block_end = all;
     args->parts = parts;
-    kernels->attention(args);
+    kernels->attention[a->group.type](args);
 }
 
 /* `length` blocks a task. */
@@ -131,7 +131,7 @@ static void run(const fm__bench_case *c, const fm__kernels *kernels, const fm__b
         args.row_end = b == n_block - 1 ? c->tokens : args.row_begin + block;
         args.kv_begin = task % heads;
         args.kv_end = args.kv_begin + 1;
-        kernels->attention(&args);
+        kernels->attention[a->group.type](&args);
     }
 }
 
@@ -156,7 +156,7 @@ static fm_status check(const fm__bench_case *c, const fm__kernels *ref, fm__benc
         args.row_begin = r;
         args.row_end = r + 1;
         args.kv_end = a->group.n_kv_head;
-        ref->attention(&args);
+        ref->attention[a->group.type](&args);
         out->good = out->good &&
                     memcmp(expected + r * width, c->out + r * width, width * sizeof(float)) == 0;
     }
@@ -188,8 +188,8 @@ static fm_status fill(attention *a, fm__random *random, fm_error *error) {
     memset(a->cache, 0, layer_bytes(&a->group));
     for (uint32_t i = 0; status == FM_OK && i < a->length; i++) {
         fm__bench_normals(random, k, 2 * (size_t)width);
-        ref.kv_store(&a->group, a->cache, a->table[i / FM__PAGE_TOKENS], i % FM__PAGE_TOKENS, k,
-                     k + width);
+        ref.kv_store[a->group.type](&a->group, a->cache, a->table[i / FM__PAGE_TOKENS],
+                                    i % FM__PAGE_TOKENS, k, k + width);
     }
     for (uint32_t l = 1; status == FM_OK && l < a->group.n_layer; l++)
         memcpy(a->cache + l * layer_bytes(&a->group), a->cache, layer_bytes(&a->group));
@@ -213,9 +213,10 @@ static void set_rows(attention *a) {
                                 .n_group = 1};
 }
 
-fm_status fm__bench_attention(fm__bench_case **out, const fm__bench_shape *shape, uint32_t tokens,
-                              uint32_t depth, size_t cache_bytes, fm__bench_pool *pool,
-                              fm__random *random, fm_error *error) {
+fm_status fm__bench_attention(fm__bench_case **out, fm__cache_type type,
+                              const fm__bench_shape *shape, uint32_t tokens, uint32_t depth,
+                              size_t cache_bytes, fm__bench_pool *pool, fm__random *random,
+                              fm_error *error) {
     attention *a = fm__alloc_zero(sizeof *a);
     if (a == NULL)
         return fm__error_memory(error, "bench", sizeof *a);
@@ -227,19 +228,21 @@ fm_status fm__bench_attention(fm__bench_case **out, const fm__bench_shape *shape
         .n_kv_head = shape->kv_heads,
         .key_dim = shape->dim,
         .value_dim = shape->dim,
-        .head_bytes = (size_t)FM__PAGE_TOKENS * 2 * 2 * shape->dim,
+        .type = type,
+        .head_bytes = fm__cache_head_bytes(type, shape->dim, shape->dim),
     };
     double keys = tokens * ((double)depth + 1) + tokens * (tokens - 1.0) / 2; /* of all rows */
     *c = (fm__bench_case){.op = "attention",
-                          .type = "f16",
+                          .type = fm__cache_type_name(type),
                           .n = shape->heads * shape->dim,
                           .k = shape->dim,
                           .tokens = tokens,
                           .depth = depth,
                           .inner = 1,
                           .ops = 4.0 * shape->dim * shape->heads * keys,
-                          .bytes = (double)a->length * shape->kv_heads * shape->dim * 2 * 2,
-                          .unit = FM__BENCH_FMA,
+                          .bytes = (double)a->length * shape->kv_heads *
+                                   (double)a->group.head_bytes / FM__PAGE_TOKENS,
+                          .unit = type == FM__CACHE_F16 ? FM__BENCH_FMA : FM__BENCH_VNNI,
                           .kernel = kernel_name,
                           .run = run,
                           .check = check,

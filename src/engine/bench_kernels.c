@@ -191,9 +191,15 @@ static size_t cache_bytes(void) {
     return most;
 }
 
+static bool asked_to_stop(const bench *b) {
+    return b->options->cancelled != NULL && b->options->cancelled() != 0;
+}
+
 static void measure_roofs(bench *b) {
     fm_lab_roofs *r = &b->roofs;
     r->threads = fm__bench_team_threads(b->team);
+    /* The machine's, whatever runs on it: threads that take turns would add their waits. */
+    uint32_t threads = fm__bench_processors(r->threads);
     fm__cpu_name(r->cpu, sizeof r->cpu);
     fm__cpu_feature_text(fm__cpu_features(), r->features, sizeof r->features);
     r->cache_bytes = cache_bytes();
@@ -203,10 +209,14 @@ static void measure_roofs(bench *b) {
     if (b->options->weight_bytes > 0)
         wanted = (size_t)b->options->weight_bytes;
     r->weight_bytes = wanted;
-    r->vnni = fm__probe_vnni(r->threads, NULL);
-    r->fma = fm__probe_fma(r->threads, NULL);
-    r->bf16 = fm__probe_bf16(r->threads, NULL);
-    r->read = fm__probe_read_best(r->threads, NULL, wanted);
+    if (!asked_to_stop(b))
+        r->vnni = fm__probe_vnni(threads, NULL);
+    if (!asked_to_stop(b))
+        r->fma = fm__probe_fma(threads, NULL);
+    if (!asked_to_stop(b))
+        r->bf16 = fm__probe_bf16(threads, NULL);
+    if (!asked_to_stop(b))
+        r->read = fm__probe_read_best(threads, NULL, wanted);
 }
 
 /* The roof that allows the case the least: which, and the seconds that it takes there. */
@@ -227,10 +237,14 @@ static const char *roof_of(const bench *b, const fm__bench_case *c, double *seco
 
 /* ---- one case on every rung ---- */
 
+static fm_status cancelled(fm_error *error) {
+    return fm__error(error, FM_ERROR_CANCELLED, "bench kernels", "stopped");
+}
+
 static fm_status report(bench *b, const fm_lab_kernel *kernel, fm_error *error) {
     if (b->callback(b->user, &b->roofs, kernel) == 0)
         return FM_OK;
-    return fm__error(error, FM_ERROR_CANCELLED, "bench kernels", "stopped");
+    return cancelled(error);
 }
 
 static fm_status report_skipped(bench *b, const char *op, const char *type, uint32_t n, uint32_t k,
@@ -247,6 +261,10 @@ static fm_status report_skipped(bench *b, const char *op, const char *type, uint
     return report(b, &kernel, error);
 }
 
+static fm_status check_cancelled(const bench *b, fm_error *error) {
+    return fm__bench_team_cancelled(b->team) ? cancelled(error) : FM_OK;
+}
+
 static int ascending(const void *x, const void *y) {
     double a = *(const double *)x, b = *(const double *)y;
     return (a > b) - (a < b);
@@ -259,7 +277,9 @@ static fm_status try_rung(bench *b, const fm__bench_case *c, const fm__kernels *
     if (c->reset != NULL)
         c->reset(c);
     fm__bench_run(b->team, c, kernels, 1);
-    fm_status status = c->check(c, &b->ref, &check, error);
+    fm_status status = check_cancelled(b, error);
+    if (status == FM_OK)
+        status = c->check(c, &b->ref, &check, error);
     if (status != FM_OK)
         return status;
     out->rows = check.rows;
@@ -327,6 +347,8 @@ static fm_status run_rungs(bench *b, fm__bench_case *c, fm_error *error) {
             iterations[r] = 1;
         out[r].iterations = iterations[r];
     }
+    if (status == FM_OK)
+        status = check_cancelled(b, error);
     repeats = slowest > SLOW_NS ? 1 : repeats;
     for (uint32_t i = 0; status == FM_OK && i < 2 * repeats; i++, samples++)
         for (uint32_t j = 0; j < b->n_rung; j++) {
@@ -335,6 +357,8 @@ static fm_status run_rungs(bench *b, fm__bench_case *c, fm_error *error) {
                 b->ns[r][samples] = (double)fm__bench_run(b->team, c, &b->rungs[r], iterations[r]) /
                                     ((double)iterations[r] * c->inner);
         }
+    if (status == FM_OK)
+        status = check_cancelled(b, error);
     for (uint32_t r = 0; status == FM_OK && r < b->n_rung; r++) {
         if (out[r].skipped == NULL)
             fill(b, c, b->ns[r], samples, &out[r]);
@@ -391,10 +415,8 @@ static fm_status run_linear(bench *b, const fm__type *type, const fm__bench_shap
     return status;
 }
 
-static fm_status run_attention(bench *b, const fm__bench_shape *shape, fm_error *error) {
-    if (shape->heads == 0)
-        return report_skipped(b, "attention", "f16", shape->ffn, shape->embd,
-                              "a product's shape has no heads", error);
+static fm_status run_attention(bench *b, fm__cache_type type, const fm__bench_shape *shape,
+                               fm_error *error) {
     fm_status status = FM_OK;
     for (uint32_t t = 0; status == FM_OK && t < b->n_tokens; t++) {
         fm__random random;
@@ -403,11 +425,21 @@ static fm_status run_attention(bench *b, const fm__bench_shape *shape, fm_error 
                          : b->tokens[t] < 64    ? 1024
                                                 : 0;
         fm__random_seed(&random, b->options->seed);
-        status = fm__bench_attention(&c, shape, b->tokens[t], depth, b->roofs.weight_bytes,
+        status = fm__bench_attention(&c, type, shape, b->tokens[t], depth, b->roofs.weight_bytes,
                                      &b->pool, &random, error);
         if (status == FM_OK)
             status = run_case(b, c, error);
     }
+    return status;
+}
+
+static fm_status run_attentions(bench *b, const fm__bench_shape *shape, fm_error *error) {
+    if (shape->heads == 0)
+        return report_skipped(b, "attention", "", shape->ffn, shape->embd,
+                              "a product's shape has no heads", error);
+    fm_status status = FM_OK;
+    for (int type = 0; status == FM_OK && type < FM__CACHE_TYPES; type++)
+        status = run_attention(b, (fm__cache_type)type, shape, error);
     return status;
 }
 
@@ -436,7 +468,7 @@ static fm_status run_row_op(bench *b, fm__bench_row_op op, uint32_t variant,
 static fm_status run_row_ops(bench *b, const fm__bench_shape *shape, fm_error *error) {
     static const uint32_t variants[] = {
         [FM__BENCH_RMSNORM] = 1, [FM__BENCH_ROPE] = 2, [FM__BENCH_QUANTISE] = FM__ACT_COUNT,
-        [FM__BENCH_GLU] = 2,     [FM__BENCH_ADD] = 1,  [FM__BENCH_KV_STORE] = 1};
+        [FM__BENCH_GLU] = 2,     [FM__BENCH_ADD] = 1,  [FM__BENCH_KV_STORE] = FM__CACHE_TYPES};
     fm_status status = FM_OK;
     for (int op = FM__BENCH_RMSNORM; op <= FM__BENCH_KV_STORE; op++)
         for (uint32_t v = 0; status == FM_OK && v < variants[op]; v++)
@@ -447,6 +479,8 @@ static fm_status run_row_ops(bench *b, const fm__bench_shape *shape, fm_error *e
 
 static fm_status run_all(bench *b, fm_error *error) {
     measure_roofs(b);
+    if (asked_to_stop(b))
+        return cancelled(error);
     fm_status status = report(b, NULL, error);
     for (size_t i = 0; i < FM__TYPE_COUNT; i++)
         for (uint32_t s = 0; status == FM_OK && s < b->n_shape; s++)
@@ -454,7 +488,7 @@ static fm_status run_all(bench *b, fm_error *error) {
                 status = run_linear(b, fm__type_at(i), &b->shapes[s], error);
     for (uint32_t s = 0; status == FM_OK && s < b->n_shape; s++) {
         if (b->ops & 1u << ATTENTION)
-            status = run_attention(b, &b->shapes[s], error);
+            status = run_attentions(b, &b->shapes[s], error);
         if (status == FM_OK)
             status = run_row_ops(b, &b->shapes[s], error);
     }
@@ -478,7 +512,7 @@ fm_status fm_lab_kernels(const fm_lab_kernels_options *options, fm_lab_kernels_c
     if (status == FM_OK)
         status = parse(b, error);
     if (status == FM_OK)
-        status = fm__bench_team_create(&b->team, b->options->threads, error);
+        status = fm__bench_team_create(&b->team, b->options->threads, b->options->cancelled, error);
     for (uint32_t r = 0; status == FM_OK && r < b->n_rung; r++) {
         b->ns[r] = fm__alloc_array(2 * b->repeats, sizeof(double));
         if (b->ns[r] == NULL)

@@ -156,10 +156,12 @@ static void run(const fm__bench_case *c, const fm__kernels *kernels, const fm__b
     const fm__linear_kernel *kernel = kernel_of(l, kernels);
     fm__host_cut cut = fm__host_cut_product(l->panels, c->tokens, l->layout.stride, kernel->tokens,
                                             kernel->panels, part->threads);
-    uint32_t n = cut.n_panel_task * cut.n_token_task, i;
-    while ((i = fm__bench_take(part)) < n) {
-        uint32_t begin = i / cut.n_token_task * cut.panels, t = i % cut.n_token_task * cut.tokens;
-        uint32_t end = begin + cut.panels < l->panels ? begin + cut.panels : l->panels;
+    fm__host_turn turn;
+    while (turn = fm__host_cut_turn(&cut, part->threads, fm__bench_take(part)), turn.count > 0) {
+        uint32_t begin = turn.begin / cut.n_token_task * cut.panels;
+        uint32_t t = turn.begin % cut.n_token_task * cut.tokens;
+        uint32_t panels = turn.count * cut.panels;
+        uint32_t end = begin + panels < l->panels ? begin + panels : l->panels;
         uint32_t tokens = t + cut.tokens < c->tokens ? cut.tokens : c->tokens - t;
         multiply(l, kernel, part->iteration % c->copies, begin, end, t, tokens,
                  c->out + (size_t)t * c->n + (size_t)begin * FM__PANEL_ROWS, c->n, part->scratch);

@@ -46,7 +46,8 @@ static void do_row(const rows *r, const fm__kernels *kernels, uint32_t t, uint8_
         kernels->add(a, b, r->width, (float *)to);
         break;
     case FM__BENCH_KV_STORE:
-        kernels->kv_store(&r->group, out, t / FM__PAGE_TOKENS, t % FM__PAGE_TOKENS, a, b);
+        kernels->kv_store[r->group.type](&r->group, out, t / FM__PAGE_TOKENS, t % FM__PAGE_TOKENS,
+                                         a, b);
         break;
     }
 }
@@ -79,13 +80,15 @@ static const char *kernel_name(const fm__bench_case *c, const fm__kernels *kerne
         [FM__BENCH_QUANTISE] = NULL,
         [FM__BENCH_GLU] = NULL,
         [FM__BENCH_ADD] = (const void *)(uintptr_t)kernels->add,
-        [FM__BENCH_KV_STORE] = (const void *)(uintptr_t)kernels->kv_store,
+        [FM__BENCH_KV_STORE] = NULL,
     };
     bool has = fn[r->op] != NULL;
     if (r->op == FM__BENCH_QUANTISE)
         has = kernels->quantise[r->variant] != NULL;
     if (r->op == FM__BENCH_GLU)
         has = kernels->glu[r->variant] != NULL;
+    if (r->op == FM__BENCH_KV_STORE)
+        has = kernels->kv_store[r->variant] != NULL;
     return has ? c->op : NULL;
 }
 
@@ -155,11 +158,13 @@ static double describe(rows *r, const fm__bench_shape *shape) {
         break;
     }
     c->op = "kv_store";
-    c->type = "f16";
+    c->type = fm__cache_type_name((fm__cache_type)r->variant);
     r->heads = shape->heads > 0 ? shape->kv_heads : 1;
     r->dim = shape->heads > 0 ? shape->dim : shape->embd;
     r->width = r->heads * r->dim;
-    return 2 * (4.0 + 2.0) * r->width;
+    return 2 * 4.0 * r->width +
+           r->heads * (double)fm__cache_head_bytes((fm__cache_type)r->variant, r->dim, r->dim) /
+               FM__PAGE_TOKENS;
 }
 
 static void set_cache(rows *r) {
@@ -169,7 +174,8 @@ static void set_cache(rows *r) {
         .n_kv_head = r->heads,
         .key_dim = r->dim,
         .value_dim = r->dim,
-        .head_bytes = (size_t)FM__PAGE_TOKENS * 2 * 2 * r->dim,
+        .type = (fm__cache_type)r->variant,
+        .head_bytes = fm__cache_head_bytes((fm__cache_type)r->variant, r->dim, r->dim),
     };
     r->group.bytes = r->group.n_page * r->group.n_kv_head * r->group.head_bytes;
     r->base.out_bytes = r->group.bytes;

@@ -8,8 +8,10 @@
 #include "engine/bench.h"
 
 #include <sched.h>
+#include <time.h>
+#include <unistd.h>
 
-enum { MAX_THREADS = 1024, FEW_COPIES = 16 };
+enum { MAX_THREADS = 1024, FEW_COPIES = 16, ASK_NS = 20000000 };
 
 /* Enough for any kernel. */
 static const size_t SCRATCH = (size_t)FM__LINEAR_SCRATCH + FM__ATTENTION_SCRATCH;
@@ -26,6 +28,8 @@ struct fm__bench_team {
     member *members;
     fm__counter go, done; /* runs ever; threads that have ended one, ever */
     bool stop;
+    int (*cancelled)(void);   /* NULL: it cannot be */
+    _Atomic bool cancel;      /* members leave the run where they are */
     _Atomic uint64_t arrived; /* at meetings, ever */
     /* The run at work. */
     const fm__bench_case *job;
@@ -39,7 +43,8 @@ struct fm__bench_team {
 static void meet(fm__bench_team *team, uint64_t *ticket) {
     uint64_t wanted = ++*ticket * team->threads;
     atomic_fetch_add(&team->arrived, 1);
-    for (uint32_t spins = 0; atomic_load(&team->arrived) < wanted; spins++)
+    for (uint32_t spins = 0; atomic_load(&team->arrived) < wanted && !atomic_load(&team->cancel);
+         spins++)
         if (spins > 1000)
             sched_yield();
 }
@@ -49,7 +54,7 @@ static void run_part(member *m, uint64_t *ticket) {
     fm__bench_part part = {.threads = team->threads, .scratch = m->scratch};
     meet(team, ticket);
     m->begin = fm__now_ns();
-    for (; part.iteration < team->iterations; part.iteration++) {
+    for (; part.iteration < team->iterations && !atomic_load(&team->cancel); part.iteration++) {
         if (part.iteration > 0)
             meet(team, ticket);
         part.next = &team->next[part.iteration];
@@ -71,7 +76,22 @@ static void member_main(void *argument) {
     }
 }
 
-fm_status fm__bench_team_create(fm__bench_team **out, uint32_t threads, fm_error *error) {
+uint32_t fm__bench_processors(uint32_t threads) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return processors > 0 && threads > (unsigned long)processors ? (uint32_t)processors : threads;
+}
+
+/* Members spin where they meet, and every one must have had its turn before any goes on. */
+static void warn_of_crowd(uint32_t threads) {
+    uint32_t processors = fm__bench_processors(threads);
+    if (threads > processors)
+        fm__log(FM_LOG_WARNING,
+                "%u threads take turns on %u processors: this measures the scheduler, not kernels",
+                threads, processors);
+}
+
+fm_status fm__bench_team_create(fm__bench_team **out, uint32_t threads, int (*cancelled)(void),
+                                fm_error *error) {
     int cores[MAX_THREADS];
     size_t n_core = fm__min_size(fm__cores(cores, MAX_THREADS), MAX_THREADS);
     threads = threads > 0 ? threads : (uint32_t)fm__max_size(n_core, 1);
@@ -81,6 +101,8 @@ fm_status fm__bench_team_create(fm__bench_team **out, uint32_t threads, fm_error
     fm__bench_team *team = fm__alloc_zero(sizeof *team);
     if (team == NULL)
         return fm__error_memory(error, "bench team", sizeof *team);
+    warn_of_crowd(threads);
+    team->cancelled = cancelled;
     fm__counter_init(&team->go, 0);
     fm__counter_init(&team->done, 0);
     team->threads = threads;
@@ -127,6 +149,29 @@ uint32_t fm__bench_team_threads(const fm__bench_team *team) {
     return team->threads;
 }
 
+bool fm__bench_team_cancelled(const fm__bench_team *team) {
+    return atomic_load(&team->cancel);
+}
+
+/* Sleeps, for less than a person notices at a time where it has to ask. */
+static void wait_done(fm__bench_team *team, uint64_t at_least) {
+    const struct timespec slice = {.tv_nsec = 200000};
+    uint64_t asked = fm__now_ns(), begun = asked;
+    while (team->cancelled != NULL && fm__counter_read(&team->done) < at_least) {
+        uint64_t now = fm__now_ns();
+        if (now - asked > ASK_NS) {
+            asked = now;
+            if (team->cancelled())
+                atomic_store(&team->cancel, true);
+        }
+        if (now - begun > ASK_NS)
+            nanosleep(&slice, NULL);
+        else
+            sched_yield();
+    }
+    fm__counter_wait(&team->done, at_least);
+}
+
 uint64_t fm__bench_run(fm__bench_team *team, const fm__bench_case *c, const fm__kernels *kernels,
                        uint32_t iterations) {
     team->job = c;
@@ -136,7 +181,9 @@ uint64_t fm__bench_run(fm__bench_team *team, const fm__bench_case *c, const fm__
         atomic_store_explicit(&team->next[i], 0, memory_order_relaxed);
     uint64_t ended = fm__counter_read(&team->done);
     fm__counter_add(&team->go, 1);
-    fm__counter_wait(&team->done, ended + team->threads);
+    wait_done(team, ended + team->threads);
+    if (atomic_load(&team->cancel))
+        return 1;
     uint64_t begin = UINT64_MAX, end = 0;
     for (uint32_t i = 0; i < team->threads; i++) {
         begin = team->members[i].begin < begin ? team->members[i].begin : begin;

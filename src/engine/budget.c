@@ -21,6 +21,11 @@ static bool is_discrete(const fm_engine *engine) {
     return engine->gpu && !engine->gpu->properties.unified;
 }
 
+/* Its copies of weights, and what it keeps, lie in its own memory. */
+static bool has_own(const fm_engine *engine) {
+    return engine->gpu && fm__device_has_own(&engine->gpu->properties);
+}
+
 /* While residencies are not planned nothing is streamed. */
 static bool streams(const fm_engine *engine) {
     for (uint32_t i = 0; engine->gpu && engine->residency && i < engine->model->n_weight; i++) {
@@ -28,6 +33,36 @@ static bool streams(const fm_engine *engine) {
             return true;
     }
     return false;
+}
+
+/* A unit beside a discrete GPU, which keeps the cache, attends nothing. */
+static bool attends(const fm_engine *engine, uint32_t unit) {
+    return !is_discrete(engine) || engine->units[unit] == engine->gpu;
+}
+
+static void add_up_kept(fm_engine *engine) {
+    fm__memory_need *n = &engine->need;
+    for (uint32_t u = 0; u < FM__MAX_UNITS; u++) {
+        n->kept[u] = n->kept_most[u] = 0;
+        for (uint32_t b = 0; u < engine->n_unit && attends(engine, u) && b < engine->n_bucket;
+             b++) {
+            const fm__tape *tape = engine->buckets[b].tape;
+            n->kept[u] =
+                fm__max_size(n->kept[u], fm__device_scratch_bytes(engine->units[u], tape, false));
+            n->kept_most[u] = fm__max_size(n->kept_most[u],
+                                           fm__device_scratch_bytes(engine->units[u], tape, true));
+        }
+    }
+}
+
+/* Of what units keep, by where it lies; ring included. */
+static uint64_t kept_bytes(const fm_engine *engine, bool own) {
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; u < engine->n_unit; u++)
+        if (own == fm__device_has_own(&engine->units[u]->properties))
+            bytes +=
+                engine->need.kept[u] + (engine->units[u] == engine->gpu ? engine->need.ring : 0);
+    return bytes;
 }
 
 void fm__engine_add_up(fm_engine *engine) {
@@ -39,10 +74,14 @@ void fm__engine_add_up(fm_engine *engine) {
     n->output = fm__engine_largest(engine, true);
     n->mirror = discrete ? n->scratch : 0;
     n->ring = streams(engine) ? engine->gpu->properties.ring_bytes : 0;
+    add_up_kept(engine);
     uint64_t copies = n->vectors + n->copies;
-    uint64_t gpu = n->scratch + n->cache + copies + n->ring;
-    n->own = discrete ? gpu : 0;
-    n->host = n->weights + n->output + (discrete ? n->mirror : gpu);
+    uint64_t state = n->scratch + n->cache;
+    n->own_alone = (discrete ? state : 0) + (has_own(engine) ? copies : 0);
+    n->host_alone =
+        n->weights + n->output + (discrete ? n->mirror : state) + (has_own(engine) ? 0 : copies);
+    n->own = n->own_alone + kept_bytes(engine, true);
+    n->host = n->host_alone + kept_bytes(engine, false);
     fm_engine_info *info = &engine->info;
     info->weight_bytes = n->weights;
     info->mapped_bytes = engine->model->mapped_bytes;
@@ -50,6 +89,7 @@ void fm__engine_add_up(fm_engine *engine) {
     info->mirror_bytes = n->mirror;
     info->copy_bytes = copies;
     info->own_bytes = n->own;
+    info->kept_bytes = kept_bytes(engine, false) + kept_bytes(engine, true);
 }
 
 /* Tokens of context for which `over` bytes less would be needed; 0: no context is that short. */
@@ -62,6 +102,8 @@ static uint32_t context_that_fits(const fm_engine *engine, uint64_t over) {
         page += group->head_bytes * group->n_kv_head * group->n_layer;
     }
     uint64_t pages = (engine->context_length + FM__PAGE_TOKENS - 1) / FM__PAGE_TOKENS;
+    for (uint32_t u = 0; u < engine->n_unit; u++) /* a shorter one may need more of these */
+        over += engine->need.kept_most[u] - engine->need.kept[u];
     uint64_t fewer = (over + page - 1) / page;
     return fewer < pages ? (uint32_t)(pages - fewer) * FM__PAGE_TOKENS : 0;
 }
@@ -80,24 +122,50 @@ static void advise(const fm_engine *engine, uint64_t over, char *out, size_t cap
                  "need more");
 }
 
+/* Of what units keep: what no other engine counts on yet. */
+static uint64_t further(const fm_engine *engine, bool own) {
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; u < engine->n_unit; u++) {
+        fm__device *unit = engine->units[u];
+        if (own != fm__device_has_own(&unit->properties))
+            continue;
+        bytes +=
+            fm__machine_would_keep(engine->machine, unit, FM__KEEPS_SCRATCH, engine->need.kept[u]);
+        if (unit == engine->gpu)
+            bytes +=
+                fm__machine_would_keep(engine->machine, unit, FM__KEEPS_RING, engine->need.ring);
+    }
+    return bytes;
+}
+
+/* Less what the engine itself has counted. */
+static uint64_t used_by_others(const fm_engine *engine) {
+    return fm_machine_memory_used(engine->machine) - engine->reserved;
+}
+
 static fm_status over_budget(const fm_engine *engine, fm_error *error) {
     const fm__memory_need *n = &engine->need;
     const fm_machine *machine = engine->machine;
-    uint64_t used = fm_machine_memory_used(machine), budget = machine->memory_budget;
+    uint64_t used = used_by_others(engine), budget = machine->memory_budget;
     uint64_t left = used < budget ? budget - used : 0;
-    char parts[200], advice[120];
+    char parts[240], advice[120];
     snprintf(parts, sizeof(parts), "weights %.1f, cache %.1f, activations %.1f", mib(n->weights),
              is_discrete(engine) ? 0.0 : mib(n->cache),
              mib(n->output + (is_discrete(engine) ? n->mirror : n->scratch)));
-    if (!is_discrete(engine) && n->vectors + n->copies) {
+    if (!has_own(engine) && n->vectors + n->copies) {
         size_t end = strlen(parts);
         snprintf(parts + end, sizeof(parts) - end, ", copies on %s %.1f",
                  engine->gpu->properties.name, mib(n->vectors + n->copies));
     }
+    if (kept_bytes(engine, false)) {
+        size_t end = strlen(parts);
+        snprintf(parts + end, sizeof(parts) - end, ", kept by units %.1f",
+                 mib(kept_bytes(engine, false)));
+    }
     if (is_discrete(engine)) /* no part of it depends on the context */
         snprintf(advice, sizeof(advice), "%.1f MiB are too few for this model", mib(left));
     else
-        advise(engine, n->host - left, advice, sizeof(advice));
+        advise(engine, n->host_alone + further(engine, false) - left, advice, sizeof(advice));
     return fm__error(error, FM_ERROR_MEMORY, engine->model->checkpoint->path,
                      "needs %.1f MiB (%s), budget %.1f MiB of which %.1f MiB are in use; %s",
                      mib(n->host), parts, mib(budget), mib(used), advice);
@@ -105,26 +173,89 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
 
 static fm_status over_own(const fm_engine *engine, fm_error *error) {
     const fm__memory_need *n = &engine->need;
-    uint64_t left = fm__machine_own_left(engine->machine, engine->gpu);
+    uint64_t left = fm__machine_own_left(engine->machine, engine->gpu) + engine->reserved_own;
     char advice[120];
-    advise(engine, n->own - left, advice, sizeof(advice));
-    return fm__error(error, FM_ERROR_MEMORY, engine->gpu->properties.name,
-                     "%.1f MiB of its own memory are needed (weights %.1f, cache %.1f, activations "
-                     "%.1f, streaming %.1f), %.1f of %.1f MiB are free for it; %s",
-                     mib(n->own), mib(n->vectors + n->copies), mib(n->cache), mib(n->scratch),
-                     mib(n->ring), mib(left), mib(engine->gpu->properties.memory_bytes), advice);
+    if (is_discrete(engine))
+        advise(engine, n->own_alone + further(engine, true) - left, advice, sizeof(advice));
+    else /* no part of it depends on the context */
+        snprintf(advice, sizeof(advice), "weights shared or streamed need less");
+    return fm__error(
+        error, FM_ERROR_MEMORY, engine->gpu->properties.name,
+        "%.1f MiB of its own memory are needed (weights %.1f, cache %.1f, activations "
+        "%.1f, streaming %.1f, temporaries %.1f), %.1f of %.1f MiB are free for it; %s",
+        mib(n->own), mib(n->vectors + n->copies), mib(is_discrete(engine) ? n->cache : 0),
+        mib(is_discrete(engine) ? n->scratch : 0), mib(n->ring),
+        mib(kept_bytes(engine, true) - n->ring), mib(left),
+        mib(engine->gpu->properties.memory_bytes), advice);
+}
+
+static uint8_t *keeps_of(fm_engine *engine, const fm__device *unit) {
+    uint32_t i = 0;
+    while (engine->machine->devices[i] != unit)
+        i++;
+    return &engine->keeps[i];
+}
+
+/* Counts it, unless the engine does already. */
+static bool keep(fm_engine *engine, const fm__device *unit, fm__keeps what, uint64_t bytes) {
+    uint8_t *keeps = keeps_of(engine, unit);
+    if (bytes == 0 || (*keeps >> what & 1))
+        return true;
+    if (!fm__machine_keep(engine->machine, unit, what, bytes))
+        return false;
+    *keeps |= (uint8_t)(1u << what);
+    return true;
+}
+
+static void let_go(fm_engine *engine, uint32_t device) {
+    for (int what = 0; what < FM__KEEPS_COUNT; what++)
+        if (engine->keeps[device] >> what & 1)
+            fm__machine_let_go(engine->machine, engine->machine->devices[device], (fm__keeps)what);
+    engine->keeps[device] = 0;
+}
+
+fm_status fm__engine_reserve_kept(fm_engine *engine, fm_error *error) {
+    fm_status status = FM_OK;
+    for (uint32_t u = 0; u < engine->n_unit && status == FM_OK; u++) {
+        fm__device *unit = engine->units[u];
+        uint64_t ring = unit == engine->gpu ? engine->need.ring : 0;
+        if (!keep(engine, unit, FM__KEEPS_SCRATCH, engine->need.kept[u]) ||
+            !keep(engine, unit, FM__KEEPS_RING, ring))
+            status = fm__device_has_own(&unit->properties) ? over_own(engine, error)
+                                                           : over_budget(engine, error);
+        else
+            status = fm__device_scratch_reserve(unit, engine->need.kept[u], error);
+    }
+    return status;
 }
 
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error) {
-    if (!fm__machine_reserve(engine->machine, engine->need.host))
+    const fm__memory_need *n = &engine->need;
+    if (!fm__machine_reserve(engine->machine, n->host_alone))
         return over_budget(engine, error);
-    engine->reserved = engine->need.host;
-    if (engine->need.own == 0)
-        return FM_OK;
-    if (!fm__machine_reserve_own(engine->machine, engine->gpu, engine->need.own))
-        return over_own(engine, error);
-    engine->reserved_own = engine->need.own;
-    return FM_OK;
+    engine->reserved = n->host_alone;
+    if (n->own_alone > 0) {
+        if (!fm__machine_reserve_own(engine->machine, engine->gpu, n->own_alone))
+            return over_own(engine, error);
+        engine->reserved_own = n->own_alone;
+    }
+    return fm__engine_reserve_kept(engine, error);
+}
+
+void fm__engine_settle(fm_engine *engine) {
+    uint64_t ring = engine->need.ring;
+    fm__engine_add_up(engine);
+    if (engine->need.ring < ring)
+        fm__machine_keep_less(engine->machine, engine->gpu, FM__KEEPS_RING, engine->need.ring);
+}
+
+void fm__engine_release_gpu(fm_engine *engine) {
+    if (engine->reserved_own)
+        fm__machine_release_own(engine->machine, engine->gpu, engine->reserved_own);
+    engine->reserved_own = 0;
+    for (uint32_t i = 0; i < engine->machine->n_device; i++)
+        if (engine->machine->devices[i] == engine->gpu)
+            let_go(engine, i);
 }
 
 void fm__engine_release(fm_engine *engine) {
@@ -133,4 +264,6 @@ void fm__engine_release(fm_engine *engine) {
     if (engine->reserved_own)
         fm__machine_release_own(engine->machine, engine->gpu, engine->reserved_own);
     engine->reserved_own = 0;
+    for (uint32_t i = 0; i < engine->machine->n_device; i++)
+        let_go(engine, i);
 }

@@ -10,6 +10,7 @@
  *     host only     host                 host          host
  *     unified GPU   GPU, mapped          GPU, mapped   GPU, mapped
  *     discrete GPU  GPU + host's mirror  host          GPU
+ *     hosted GPU    host                 host          host
  *
  * With a GPU, "host" is memory that it addresses too, so that it can copy to and from it.
  */
@@ -20,8 +21,11 @@
 
 /* ---- slots ---- */
 
-/* The GPU's own memory, but for what a discrete one's host reads at the end. */
+/* The GPU's own memory, but for what a discrete one's host reads at the end, and where it works on
+   host memory. */
 static fm__memory memory_of(const fm_engine *engine, fm__slot slot) {
+    if (engine->gpu && engine->gpu->properties.hosted)
+        return FM__MEMORY_HOST;
     bool discrete = engine->gpu && !engine->gpu->properties.unified;
     return discrete && slot == FM__SLOT_OUTPUT ? FM__MEMORY_HOST : FM__MEMORY_LOCAL;
 }

@@ -200,7 +200,7 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     if (!search)
         return fm__error_memory(error, "calibration", sizeof(*search));
     const fm__tune_options options = {.budget_ns = fmax(left, SECOND_NS) / (engine->n_bucket - b)};
-    fm_status status = fm__measure_create(&m, engine, bucket, engine->need.ring == 0, error);
+    fm_status status = fm__measure_create(&m, engine, bucket, error);
     if (status != FM_OK)
         goto done;
     const fm__tape_classes *classes = fm__measure_classes(m);
@@ -228,6 +228,37 @@ done:
     fm__measure_destroy(&m);
     fm__free(search);
     return status;
+}
+
+/* What buckets had before a calibration that may yet be stopped. */
+typedef struct former {
+    double (*op_shares)[FM__MAX_UNITS];
+    double predicted[FM__ARM_COUNT], predicted_work;
+} former;
+
+static void put_aside(fm_engine *engine, former *before) {
+    for (uint32_t b = 0; b < engine->n_bucket; b++) {
+        fm__bucket *bucket = &engine->buckets[b];
+        before[b] =
+            (former){.op_shares = bucket->op_shares, .predicted_work = bucket->predicted_work};
+        memcpy(before[b].predicted, bucket->predicted, sizeof(before[b].predicted));
+        bucket->op_shares = NULL;
+    }
+}
+
+/* Either all tapes get what was found, or all keep what they had. */
+static void settle(fm_engine *engine, former *before, bool good) {
+    for (uint32_t b = 0; b < engine->n_bucket; b++) {
+        fm__bucket *bucket = &engine->buckets[b];
+        if (good) {
+            fm__free(before[b].op_shares);
+            continue;
+        }
+        fm__free(bucket->op_shares);
+        bucket->op_shares = before[b].op_shares;
+        bucket->predicted_work = before[b].predicted_work;
+        memcpy(bucket->predicted, before[b].predicted, sizeof(before[b].predicted));
+    }
 }
 
 /* The shares are in use from here on, and the gate begins anew. */
@@ -276,8 +307,11 @@ fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, v
     fm__saved_begin(&c.store, engine);
     if (status == FM_OK) /* before half a minute is spent on what could not be kept */
         status = fm__saved_path(&c.store, engine, out->path, sizeof(out->path), error);
+    former before[FM__MAX_BUCKETS];
+    put_aside(engine, before);
     for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
         status = calibrate_bucket(&c, b, error);
+    settle(engine, before, status == FM_OK);
     if (status == FM_OK) {
         take_over(engine);
         status = save(&c, error);
@@ -322,7 +356,7 @@ static fm_status sample_bucket(fm_engine *engine, fm__bucket *bucket, sample *ou
         return fm__error_memory(error, "calibration", sizeof(*search));
     const fm__tune_options options = {.budget_ns = ESTIMATE_S * SECOND_NS,
                                       .search = {.repeats = 1}};
-    fm_status status = fm__measure_create(&m, engine, bucket, true, error);
+    fm_status status = fm__measure_create(&m, engine, bucket, error);
     if (status == FM_OK)
         status = tune(m, bucket, &options, search, NULL, error);
     if (status == FM_OK)

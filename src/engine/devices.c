@@ -239,6 +239,7 @@ static fm_status make_vulkan(fm_machine *machine, const fm__device_item *item, b
     const fm__vulkan_options vulkan = {.index = item->index,
                                        .allow_software = software,
                                        .force_discrete = item->discrete,
+                                       .hosted = machine->n_device > 0, /* not the main unit */
                                        .cache_dir = o->cache_dir};
     fm_status status =
         fm__device_vulkan_create(&machine->devices[machine->n_device], &vulkan, error);

@@ -41,6 +41,8 @@ static fm_status set_sizes(fm_engine *engine, const fm_engine_options *o, fm_err
     size_t offset = 0;
     for (uint32_t g = 0; g < model->n_group; g++) {
         fm__cache_group *group = &model->groups[g];
+        group->type = (fm__cache_type)o->cache_type; /* in one order, report.c sees to it */
+        group->head_bytes = fm__cache_head_bytes(group->type, group->key_dim, group->value_dim);
         group->n_page = (uint32_t)n_page;
         group->offset = offset;
         size_t layer;
@@ -114,6 +116,9 @@ static fm_status check_options(const fm_engine_options *o, fm_error *error) {
         o->numeric_class != FM_CLASS_FAST)
         return fm__error(error, FM_ERROR_ARGUMENT, "numeric_class", "%d is not an fm_class",
                          (int)o->numeric_class);
+    if ((uint32_t)o->cache_type >= FM__CACHE_TYPES)
+        return fm__error(error, FM_ERROR_ARGUMENT, "cache_type", "%d is not an fm_cache_type",
+                         (int)o->cache_type);
     if ((uint32_t)o->axis > FM_AXIS_AUTO)
         return fm__error(error, FM_ERROR_ARGUMENT, "axis", "%d is not an fm_axis", (int)o->axis);
     if ((uint32_t)o->deps > FM_DEPS_READY)
@@ -188,6 +193,19 @@ static fm_status find_arms(fm_engine *engine, fm_error *error) {
     return FM_OK;
 }
 
+static fm_status pack_weights(fm_engine *engine, const fm__pack_options *options, fm_error *error) {
+    uint64_t begin_ns = fm__now_ns();
+    fm_status status = fm__model_pack(engine->model, options, error);
+    if (status != FM_OK)
+        return status;
+    engine->info.pack_ms = (double)(fm__now_ns() - begin_ns) / 1e6;
+    for (uint32_t i = 0; i < engine->model->n_slab; i++) {
+        fm__buffer *slab = engine->model->slabs[i];
+        engine->info.huge_bytes += fm__pages_huge(fm__device_buffer_map(slab), slab->bytes);
+    }
+    return FM_OK;
+}
+
 static fm_status allocate(fm_engine *engine, const fm_engine_options *o, fm_error *error) {
     const fm__pack_options pack = {
         .memory = engine->gpu ? engine->gpu : engine->host,
@@ -197,7 +215,7 @@ static fm_status allocate(fm_engine *engine, const fm_engine_options *o, fm_erro
     };
     fm_status status = fm__engine_reserve(engine, error);
     if (status == FM_OK)
-        status = fm__model_pack(engine->model, &pack, error);
+        status = pack_weights(engine, &pack, error);
     if (status == FM_OK)
         status = fm__weights_place(engine, error);
     if (status == FM_OK)
@@ -212,6 +230,8 @@ static fm_status allocate(fm_engine *engine, const fm_engine_options *o, fm_erro
         status = create_ways(engine, error);
     if (status == FM_OK)
         status = fm__report_placements(engine, error);
+    if (status == FM_OK)
+        fm__engine_settle(engine);
     return status;
 }
 
@@ -245,10 +265,13 @@ static fm_status load(fm_engine **out, fm_machine *machine, fm__checkpoint **che
     }
     engine->info.model_hash = engine->model->hash;
     engine->info.load_ms = (double)(fm__now_ns() - begin_ns) / 1e6;
-    fm__log(FM_LOG_INFO, "%s: %s, %.1f M parameters, %s, %.3f GiB of weights, %.0f ms",
+    fm__log(FM_LOG_INFO,
+            "%s: %s, %.1f M parameters, %s, %.3f GiB of weights (%.3f on huge pages), %.0f ms, "
+            "%.0f of them packing",
             engine->model->checkpoint->path, engine->info.architecture,
             (double)engine->info.parameters / 1e6, engine->info.weight_types,
-            (double)engine->info.weight_bytes / 0x1p30, engine->info.load_ms);
+            (double)engine->info.weight_bytes / 0x1p30, (double)engine->info.huge_bytes / 0x1p30,
+            engine->info.load_ms, engine->info.pack_ms);
     if (engine->info.copy_bytes)
         fm__log(FM_LOG_INFO, "weights: %.3f GiB in host memory and %.3f GiB on %s",
                 (double)engine->info.weight_bytes / 0x1p30,

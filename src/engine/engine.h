@@ -25,6 +25,9 @@ enum { FM__MAX_GROUPS = 4, FM__MAX_BUCKETS = 6, FM__CACHE_BUCKETS = 4, FM__ARM_C
 
 /* ---- machine.c, devices.c ---- */
 
+/* What a device keeps for all engines: a GPU its ring for streamed weights. */
+typedef enum fm__keeps { FM__KEEPS_SCRATCH, FM__KEEPS_RING, FM__KEEPS_COUNT } fm__keeps;
+
 struct fm_machine {
     fm__device *devices[FM__MAX_UNITS]; /* main unit first */
     uint32_t n_device;
@@ -35,6 +38,11 @@ struct fm_machine {
     /* Kernels that self-tests left out, by device; guarded, as engines load in any thread. */
     pthread_mutex_t lock;
     char excluded[FM__MAX_UNITS][256];
+    /* What devices keep for all engines alike, counted once; guarded likewise. */
+    struct fm__kept {
+        uint64_t largest, total; /* bytes: it grows by a new piece beside the old ones */
+        uint32_t users;          /* engines that count on it */
+    } kept[FM__MAX_UNITS][FM__KEEPS_COUNT];
     char *cache_dir; /* NULL: the user's */
 };
 
@@ -48,6 +56,18 @@ void fm__machine_release(fm_machine *machine, uint64_t bytes);
 /* The same against a discrete device's own memory, of which engines get 90 %. */
 bool fm__machine_reserve_own(fm_machine *machine, const fm__device *device, uint64_t bytes);
 void fm__machine_release_own(fm_machine *machine, const fm__device *device, uint64_t bytes);
+/* Counts what the device keeps once an engine needs `bytes` of it: against its own memory where it
+   is discrete, else against the budget; nothing where as much is counted already. */
+bool fm__machine_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
+                      uint64_t bytes);
+/* What fm__machine_keep() would count. */
+uint64_t fm__machine_would_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
+                                uint64_t bytes);
+/* It is `bytes` after all, and no more. */
+void fm__machine_keep_less(fm_machine *machine, const fm__device *device, fm__keeps what,
+                           uint64_t bytes);
+/* One engine less counts on it; with the last one it is counted no more. */
+void fm__machine_let_go(fm_machine *machine, const fm__device *device, fm__keeps what);
 uint64_t fm__machine_own_left(const fm_machine *machine, const fm__device *device);
 
 enum { FM__MAX_CPUS = 1024 };
@@ -130,10 +150,13 @@ typedef struct fm__memory_need {
     uint64_t vectors; /* a GPU's copies of the vectors */
     uint64_t copies;  /* a GPU's copies of matrices and gather tables */
     uint64_t cache, scratch, output;
-    uint64_t ring;   /* through which a GPU streams weights, where it does */
+    uint64_t ring; /* through which a GPU streams weights, where it does */
+    /* What each unit keeps for its recordings, and the most of that for shorter contexts. */
+    uint64_t kept[FM__MAX_UNITS], kept_most[FM__MAX_UNITS];
     uint64_t mirror; /* scratch once more, where the main unit's is not in host memory */
     uint64_t host;   /* sum against the machine's budget */
     uint64_t own;    /* sum against a discrete GPU's own memory */
+    uint64_t host_alone, own_alone; /* of these, what other engines have no part in */
 } fm__memory_need;
 
 struct fm_engine {
@@ -177,6 +200,8 @@ struct fm_engine {
     uint8_t *page;         /* room for one layer's part of a page, where `cache` is NULL */
     uint64_t reserved;     /* bytes counted against the machine's budget */
     uint64_t reserved_own; /* against the GPU's own memory */
+    uint8_t
+        keeps[FM__MAX_UNITS]; /* by the machine's devices: bits of fm__keeps that it counts on */
     fm__run run;
     fm__run_status run_status;
     _Atomic uint32_t cancel; /* set by fm_engine_cancel(), also from a signal handler */
@@ -200,9 +225,15 @@ size_t fm__engine_largest(const fm_engine *engine, bool output);
 
 /* Sums engine->need from the sizes and residencies that are known by now. */
 void fm__engine_add_up(fm_engine *engine);
-/* Counts all of it against the machine's budget and the GPU's memory. MEMORY: with every part of
-   the sum, and what would fit. */
+/* Counts all of it against the machine's budget and the GPU's memory, and has units make what they
+   keep. MEMORY: with every part of the sum, and what would fit. */
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error);
+/* Units as they are now: counts what they keep, and is not counted yet. */
+fm_status fm__engine_reserve_kept(fm_engine *engine, fm_error *error);
+/* After recording: the GPU may have had no room for all of its ring. */
+void fm__engine_settle(fm_engine *engine);
+/* The GPU was lost, with all that it kept. */
+void fm__engine_release_gpu(fm_engine *engine);
 void fm__engine_release(fm_engine *engine);
 
 /* ---- weights.c: where the GPU finds weights ---- */
@@ -318,11 +349,9 @@ void fm__classes_give(const fm__tape_classes *classes, const fm_engine *engine,
 
 typedef struct fm__measure fm__measure;
 
-/* Runs of the bucket's tape, full of rows. Pages are borrowed until it is destroyed. unit_times:
-   with what each unit took; a GPU's time leaves out the copies of streamed weights
-   (engine->need.ring), so a search that has time to do without is better off without. */
+/* Runs of the bucket's tape, full of rows. Pages are borrowed until it is destroyed. */
 fm_status fm__measure_create(fm__measure **out, fm_engine *engine, fm__bucket *bucket,
-                             bool unit_times, fm_error *error);
+                             fm_error *error);
 void fm__measure_destroy(fm__measure **measure);
 const fm__tape_classes *fm__measure_classes(const fm__measure *measure);
 /* Rows of such a run: the tape's, or those of a shorter context. */

@@ -41,9 +41,7 @@ static void let_go(fm_engine *engine) {
     fm__buffers_destroy(engine);
     if (engine->gpu && fm__device_is_lost(engine->gpu)) {
         fm__weights_drop_copies(engine);
-        if (engine->reserved_own)
-            fm__machine_release_own(engine->machine, engine->gpu, engine->reserved_own);
-        engine->reserved_own = 0;
+        fm__engine_release_gpu(engine);
     }
     for (uint32_t b = 0; b < engine->n_bucket; b++) {
         fm__bucket *bucket = &engine->buckets[b];
@@ -58,7 +56,7 @@ static void let_go(fm_engine *engine) {
 /* What was in the unit's memory now counts against the machine's budget. */
 static fm_status reserve_again(fm_engine *engine, fm_error *error) {
     fm__engine_add_up(engine);
-    uint64_t need = engine->need.host;
+    uint64_t need = engine->need.host_alone;
     if (need > engine->reserved && !fm__machine_reserve(engine->machine, need - engine->reserved))
         return fm__error(
             error, FM_ERROR_MEMORY, "engine",
@@ -70,7 +68,7 @@ static fm_status reserve_again(fm_engine *engine, fm_error *error) {
     if (need < engine->reserved)
         fm__machine_release(engine->machine, engine->reserved - need);
     engine->reserved = need;
-    return FM_OK;
+    return fm__engine_reserve_kept(engine, error);
 }
 
 static fm_status rebuild(fm_engine *engine, fm_error *error) {

@@ -121,7 +121,7 @@ static uint32_t index_of(const fm_machine *machine, const fm__device *device) {
     return i;
 }
 
-/* The driver, pipelines and the device's temporaries get the rest. */
+/* The driver and pipelines get the rest. */
 static uint64_t own_limit(const fm__device *device) {
     return device->properties.memory_bytes / 10 * 9;
 }
@@ -132,6 +132,70 @@ bool fm__machine_reserve_own(fm_machine *machine, const fm__device *device, uint
 
 void fm__machine_release_own(fm_machine *machine, const fm__device *device, uint64_t bytes) {
     atomic_fetch_sub(&machine->own_used[index_of(machine, device)], bytes);
+}
+
+/* ---- what devices keep for all engines ---- */
+
+static _Atomic uint64_t *counter_of(fm_machine *machine, const fm__device *device,
+                                    uint64_t *limit) {
+    bool own = fm__device_has_own(&device->properties);
+    *limit = own ? own_limit(device) : machine->memory_budget;
+    return own ? &machine->own_used[index_of(machine, device)] : &machine->memory_used;
+}
+
+static uint64_t more(const struct fm__kept *kept, uint64_t bytes) {
+    return bytes > kept->largest ? bytes : 0;
+}
+
+bool fm__machine_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
+                      uint64_t bytes) {
+    struct fm__kept *kept = &machine->kept[index_of(machine, device)][what];
+    uint64_t limit;
+    _Atomic uint64_t *counter = counter_of(machine, device, &limit);
+    pthread_mutex_lock(&machine->lock);
+    uint64_t further = more(kept, bytes);
+    bool fits = take(counter, further, limit);
+    if (fits) {
+        kept->largest = fm__max_size(kept->largest, bytes);
+        kept->total += further;
+        kept->users++;
+    }
+    pthread_mutex_unlock(&machine->lock);
+    return fits;
+}
+
+uint64_t fm__machine_would_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
+                                uint64_t bytes) {
+    pthread_mutex_lock(&machine->lock);
+    uint64_t further = more(&machine->kept[index_of(machine, device)][what], bytes);
+    pthread_mutex_unlock(&machine->lock);
+    return further;
+}
+
+void fm__machine_keep_less(fm_machine *machine, const fm__device *device, fm__keeps what,
+                           uint64_t bytes) {
+    struct fm__kept *kept = &machine->kept[index_of(machine, device)][what];
+    uint64_t limit;
+    _Atomic uint64_t *counter = counter_of(machine, device, &limit);
+    pthread_mutex_lock(&machine->lock);
+    if (kept->users > 0 && bytes < kept->total) {
+        atomic_fetch_sub(counter, kept->total - bytes);
+        kept->total = kept->largest = bytes;
+    }
+    pthread_mutex_unlock(&machine->lock);
+}
+
+void fm__machine_let_go(fm_machine *machine, const fm__device *device, fm__keeps what) {
+    struct fm__kept *kept = &machine->kept[index_of(machine, device)][what];
+    uint64_t limit;
+    _Atomic uint64_t *counter = counter_of(machine, device, &limit);
+    pthread_mutex_lock(&machine->lock);
+    assert(kept->users > 0);
+    if (--kept->users == 0) {
+        atomic_fetch_sub(counter, kept->total);
+        *kept = (struct fm__kept){.users = 0};
+    }
+    pthread_mutex_unlock(&machine->lock);
 }
 
 uint64_t fm__machine_own_left(const fm_machine *machine, const fm__device *device) {

@@ -89,7 +89,6 @@ struct fm__measure {
     fm__tape_classes classes;
     candidate candidates[CANDIDATES];
     uint64_t uses;
-    bool unit_times;
     fm__exec_span *spans; /* (n_span) */
     uint32_t n_span;
     double (*op_shares)[FM__MAX_UNITS]; /* (n_op) */
@@ -152,14 +151,13 @@ static fm_status fill(fm__measure *m, fm_error *error) {
 }
 
 fm_status fm__measure_create(fm__measure **out, fm_engine *engine, fm__bucket *bucket,
-                             bool unit_times, fm_error *error) {
+                             fm_error *error) {
     const fm__tape *tape = bucket->tape;
     fm__measure *m = fm__alloc_zero(sizeof(*m));
     if (!m)
         return fm__error_memory(error, "calibration", sizeof(*m));
     m->engine = engine;
     m->bucket = bucket;
-    m->unit_times = unit_times;
     m->n_span = 2 * tape->n_op * engine->n_unit;
     m->spans = fm__alloc_array(m->n_span, sizeof(*m->spans));
     m->op_shares = fm__alloc_array(tape->n_op, sizeof(*m->op_shares));
@@ -276,7 +274,7 @@ fm_status fm__measure_shares(fm__measure *m, const double shares[FM__TUNE_CLASSE
         return status;
     }
     uint32_t n = fm__exec_spans(c->exec, m->spans, m->n_span);
-    if (m->unit_times && n <= m->n_span)
+    if (n <= m->n_span)
         fm__tune_add_spans(times, c->plan, m->engine->n_unit, m->classes.class_of, m->classes.work,
                            m->spans, n);
     return FM_OK;

@@ -56,11 +56,13 @@ enum { A, B, C, D, E, F, G, H, I, P };
 typedef struct case_run {
     fm__plan *plan;
     fm__exec *exec;
-    double *ns;                     /* (trials) */
-    double *overlap;                /* (trials): part of the shorter unit's busy time */
-    double *busy[2];                /* (trials) ns */
-    uint64_t first, second;         /* output hash, before and after the trials */
-    fm__exec_span spans[MAX_SPANS]; /* of the last trial */
+    double *ns;      /* (trials) */
+    double *overlap; /* (trials): part of the computing time of the unit that computed less */
+    bool observed;   /* copied[] is the most that copies took */
+    double *busy[2]; /* (trials) ns */
+    double *computed[2], *copied[2]; /* likewise: what busy[] is the union of */
+    uint64_t first, second;          /* output hash, before and after the trials */
+    fm__exec_span spans[MAX_SPANS];  /* of the last trial */
     uint32_t n_span;
     uint64_t begin_ns;
 } case_run;
@@ -210,9 +212,14 @@ static fm_status prepare(experiment *x) {
         case_run *run = &x->runs[i];
         run->ns = fm__alloc_array(o->trials, sizeof(double));
         run->overlap = fm__alloc_array(o->trials, sizeof(double));
-        run->busy[0] = fm__alloc_array(o->trials, sizeof(double));
-        run->busy[1] = fm__alloc_array(o->trials, sizeof(double));
-        if (!run->ns || !run->overlap || !run->busy[0] || !run->busy[1])
+        bool there = run->ns && run->overlap;
+        for (int u = 0; u < 2; u++) {
+            run->busy[u] = fm__alloc_array(o->trials, sizeof(double));
+            run->computed[u] = fm__alloc_array(o->trials, sizeof(double));
+            run->copied[u] = fm__alloc_array(o->trials, sizeof(double));
+            there = there && run->busy[u] && run->computed[u] && run->copied[u];
+        }
+        if (!there)
             return fm__error_memory(x->error, "probe", o->trials * sizeof(double));
         status = make_exec(x, &CASES[i], x->share, run);
         if (status == FM_OK)
@@ -230,9 +237,14 @@ static fm_status prepare(experiment *x) {
 static void note_times(case_run *run, uint32_t trial) {
     fm__exec_times times;
     fm__exec_get_times(run->exec, &times);
-    uint64_t shorter = times.busy_ns[0] < times.busy_ns[1] ? times.busy_ns[0] : times.busy_ns[1];
-    run->busy[0][trial] = (double)times.busy_ns[0];
-    run->busy[1][trial] = (double)times.busy_ns[1];
+    const uint64_t *computed = times.compute_ns;
+    uint64_t shorter = computed[0] < computed[1] ? computed[0] : computed[1];
+    for (int u = 0; u < 2; u++) {
+        run->busy[u][trial] = (double)times.busy_ns[u];
+        run->computed[u][trial] = (double)times.compute_ns[u];
+        run->copied[u][trial] = (double)times.copy_ns[u];
+        run->observed |= times.observed[u];
+    }
     run->overlap[trial] = shorter > 0 ? (double)times.overlap_ns / (double)shorter : 0;
     run->begin_ns = times.begin_ns;
     uint32_t n = fm__exec_spans(run->exec, run->spans, MAX_SPANS);
@@ -370,9 +382,14 @@ static void put_overlap(const experiment *x, uint32_t index, bool first, fm__buf
     uint32_t trials = x->probe.options.trials;
     fm__buf_printf(out,
                    "%s\n  {\"case\": \"%c\", \"of_shorter\": %.4f, \"busy_ns\": [%.0f, %.0f], "
+                   "\"compute_ns\": [%.0f, %.0f], \"copy_ns\": [%.0f, %.0f], "
+                   "\"copies_observed\": %s, "
                    "\"last\": [",
                    first ? "" : ",", CASES[index].letter, fm_lab_median(run->overlap, trials),
-                   fm_lab_median(run->busy[0], trials), fm_lab_median(run->busy[1], trials));
+                   fm_lab_median(run->busy[0], trials), fm_lab_median(run->busy[1], trials),
+                   fm_lab_median(run->computed[0], trials), fm_lab_median(run->computed[1], trials),
+                   fm_lab_median(run->copied[0], trials), fm_lab_median(run->copied[1], trials),
+                   run->observed ? "true" : "false");
     for (uint32_t i = 0; i < run->n_span; i++) {
         const fm__exec_span *s = &run->spans[i];
         fm__buf_printf(out,
@@ -481,8 +498,11 @@ static void finish(experiment *x) {
         drop_exec(&x->runs[i]);
         fm__free(x->runs[i].ns);
         fm__free(x->runs[i].overlap);
-        fm__free(x->runs[i].busy[0]);
-        fm__free(x->runs[i].busy[1]);
+        for (int u = 0; u < 2; u++) {
+            fm__free(x->runs[i].busy[u]);
+            fm__free(x->runs[i].computed[u]);
+            fm__free(x->runs[i].copied[u]);
+        }
     }
     fm__free(x->totals);
     fm__probe_close(&x->probe);

@@ -85,7 +85,8 @@ static bool shares_matrix(const fm__probe *p, const fm__device *device) {
     fm_weights wanted = p->options.weights;
     if (is_host(device))
         return false;
-    return wanted == FM_WEIGHTS_AUTO ? device->properties.unified : wanted != FM_WEIGHTS_RESIDENT;
+    return wanted == FM_WEIGHTS_AUTO ? !fm__device_has_own(&device->properties)
+                                     : wanted != FM_WEIGHTS_RESIDENT;
 }
 
 /* Host memory for the panels: of the first GPU that is to read them there, else pages. */
@@ -238,7 +239,8 @@ static fm_status record(fm__probe *p, fm_error *error) {
 
 static fm_status make_slots(fm__probe *p, fm_error *error) {
     fm__device *device = owner(p);
-    fm_status status = make_buffer(p, device, p->tape->scratch_bytes, FM__MEMORY_LOCAL,
+    fm__memory memory = device->properties.hosted ? FM__MEMORY_HOST : FM__MEMORY_LOCAL;
+    fm_status status = make_buffer(p, device, p->tape->scratch_bytes, memory,
                                    &p->run.buffers[FM__SLOT_SCRATCH], error);
     if (status == FM_OK && !device->properties.unified)
         status = make_buffer(p, device, p->tape->scratch_bytes, FM__MEMORY_HOST,
@@ -365,7 +367,7 @@ static fm_status reserve(fm__probe *p, fm_error *error) {
     uint64_t host = matrix + scratch + p->tape->output_bytes, own = 0;
     for (uint32_t u = 0; u < 2; u++) {
         bool copied = !is_host(p->units[u]) && !shares_matrix(p, p->units[u]);
-        if (copied && p->units[u]->properties.unified)
+        if (copied && !fm__device_has_own(&p->units[u]->properties))
             host += matrix;
         else if (copied)
             own += matrix;

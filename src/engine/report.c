@@ -199,9 +199,17 @@ void fm__report_info(fm_engine *engine) {
     info->n_embd = h->n_embd;
     info->n_vocab = h->n_vocab;
     info->context_length = engine->context_length;
+    info->cache_type = engine->options.cache_type;
     info->model_context_length = h->context_length;
     info->parameters = model->parameters;
     info->decode_bytes = model->decode_bytes;
+}
+
+_Static_assert(FM_CACHE_F16 == (int)FM__CACHE_F16 && FM_CACHE_Q8_0 == (int)FM__CACHE_Q8_0,
+               "types of caches in one order");
+
+const char *fm_cache_type_name(fm_cache_type type) {
+    return fm__cache_type_name((fm__cache_type)type);
 }
 
 void fm_engine_get_info(const fm_engine *engine, fm_engine_info *out) {

@@ -193,6 +193,9 @@ static void read_spans(fm_engine *engine, fm_lab_times *t) {
     for (uint32_t u = 0; u < way->n_unit; u++) {
         t->busy_ns[way->place[u]] += exec.busy_ns[u];
         t->divided_ns[way->place[u]] += exec.divided_ns[u];
+        t->compute_ns[way->place[u]] += exec.compute_ns[u];
+        t->copy_ns[way->place[u]] += exec.copy_ns[u];
+        t->observed |= exec.observed[u];
     }
 }
 

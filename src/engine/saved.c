@@ -21,7 +21,9 @@ static void make_key(const fm_engine *engine, fm__store_key *key) {
     snprintf(key->power, sizeof(key->power), "%s", fm__power_name(fm__power_source("")));
     snprintf(key->build, sizeof(key->build), "%s %s%s", fm_version(), FM__SOURCE_HASH,
              FM__SOURCE_DIRTY ? "+" : "");
-    snprintf(key->model_type, sizeof(key->model_type), "%.31s", engine->info.weight_types);
+    bool f16 = engine->info.cache_type == FM_CACHE_F16;
+    snprintf(key->model_type, sizeof(key->model_type), "%.*s%s", f16 ? 31 : 19,
+             engine->info.weight_types, f16 ? "" : ", q8_0 cache");
     /* The unit that shares with the host, or the other teams. */
     for (uint32_t u = 0; u < engine->n_unit; u++) {
         const fm__device_properties *p = &engine->units[u]->properties;
@@ -30,7 +32,9 @@ static void make_key(const fm_engine *engine, fm__store_key *key) {
             continue;
         snprintf(key->gpu + end, sizeof(key->gpu) - end, "%s%.60s x%u%s", end ? "; " : "",
                  engine->units[u] == engine->gpu ? p->description : p->name, p->threads,
-                 p->unified ? "" : " discrete");
+                 p->hosted    ? " hosted"
+                 : p->unified ? ""
+                              : " discrete");
         if (engine->units[u] == engine->gpu)
             snprintf(key->driver, sizeof(key->driver), "%s", p->driver);
     }

@@ -23,7 +23,9 @@ typedef struct head {
 } head;
 
 typedef struct group_head {
-    uint32_t n_layer, n_kv_head, key_dim, value_dim, window, page_tokens, dropped, n_page;
+    uint32_t n_layer, n_kv_head, key_dim, value_dim, window;
+    uint16_t page_tokens, cache_type;
+    uint32_t dropped, n_page;
 } group_head;
 
 static uint32_t pages_of(uint32_t length) {
@@ -47,6 +49,7 @@ static group_head make_group(const fm_session *s, uint32_t g) {
                         .value_dim = group->value_dim,
                         .window = group->window,
                         .page_tokens = FM__PAGE_TOKENS,
+                        .cache_type = (uint16_t)group->type,
                         .dropped = s->dropped[g],
                         .n_page = pages_of(s->length) - s->dropped[g]};
 }
@@ -79,16 +82,37 @@ static fm_status put(output *o, const void *data, size_t bytes) {
 
 /* Keys and values from position `from` of the page on, which no row of the session wrote, are left
    out: they may be another session's. */
-static void blank(const fm__cache_group *g, uint8_t *page, uint32_t from) {
-    for (uint32_t h = 0; h < g->n_kv_head; h++) {
-        uint16_t *keys = (uint16_t *)(void *)(page + h * g->head_bytes);
-        uint16_t *values = keys + (size_t)FM__PAGE_TOKENS * g->key_dim;
-        for (uint32_t t = from; t < FM__PAGE_TOKENS; t++) {
-            for (uint32_t d = 0; d < g->key_dim; d++)
-                keys[((size_t)t / 16 * g->key_dim + d) * 16 + t % 16] = 0;
-            memset(values + (size_t)t * g->value_dim, 0, g->value_dim * sizeof(*values));
-        }
+static void blank_f16(const fm__cache_group *g, uint8_t *first, size_t t) {
+    uint16_t *keys = (uint16_t *)(void *)first;
+    uint16_t *values = keys + (size_t)FM__PAGE_TOKENS * g->key_dim;
+    for (uint32_t d = 0; d < g->key_dim; d++)
+        keys[(t / 16 * g->key_dim + d) * 16 + t % 16] = 0;
+    memset(values + t * g->value_dim, 0, g->value_dim * sizeof(*values));
+}
+
+static void blank_q8_0(const fm__cache_group *g, uint8_t *first, size_t t) {
+    fm__cache_parts parts = fm__cache_q8_0_parts(g->key_dim, g->value_dim);
+    uint16_t *key_scales = (uint16_t *)(void *)(first + parts.key_scales);
+    uint16_t *value_scales = (uint16_t *)(void *)(first + parts.value_scales);
+    size_t words = (g->key_dim + 3) / 4, blocks = fm__cache_blocks(g->key_dim);
+    for (size_t w = 0; w < words; w++)
+        memset(first + ((t / 16 * words + w) * 16 + t % 16) * 4, 0, 4);
+    for (size_t b = 0; b < blocks; b++)
+        key_scales[(t / 16 * blocks + b) * 16 + t % 16] = 0;
+    for (size_t b = 0; b < fm__cache_blocks(g->value_dim); b++)
+        value_scales[b * FM__PAGE_TOKENS + t] = 0;
+    uint8_t *block = first + parts.values;
+    for (size_t d = 0, n; d < g->value_dim; d += n, block += n * FM__PAGE_TOKENS) {
+        n = fm__min_size(g->value_dim - d, FM__CACHE_BLOCK);
+        for (size_t i = 0; i < n; i++)
+            block[(t / 4 * n + i) * 4 + t % 4] = 0;
     }
+}
+
+static void blank(const fm__cache_group *g, uint8_t *page, uint32_t from) {
+    for (uint32_t h = 0; h < g->n_kv_head; h++)
+        for (uint32_t t = from; t < FM__PAGE_TOKENS; t++)
+            (g->type == FM__CACHE_Q8_0 ? blank_q8_0 : blank_f16)(g, page + h * g->head_bytes, t);
 }
 
 static fm_status put_pages(output *o, const fm_session *s, uint32_t g, uint8_t *room) {
@@ -207,13 +231,45 @@ static fm_status read_group(input *in, const fm_session *s, uint32_t g, uint32_t
     /* Only pages that lie behind the window may be missing. */
     uint32_t most =
         want.window && length + 1 > want.window ? (length + 1 - want.window) / FM__PAGE_TOKENS : 0;
-    if (h.n_layer != want.n_layer || h.n_kv_head != want.n_kv_head || h.key_dim != want.key_dim ||
+    if (h.cache_type != want.cache_type && h.cache_type < FM__CACHE_TYPES)
+        return fm__error(in->error, FM_ERROR_STATE, in->path,
+                         "holds keys and values as %s, the engine keeps them as %s",
+                         fm__cache_type_name((fm__cache_type)h.cache_type),
+                         fm__cache_type_name((fm__cache_type)want.cache_type));
+    if (h.cache_type != want.cache_type || h.n_layer != want.n_layer ||
+        h.n_kv_head != want.n_kv_head || h.key_dim != want.key_dim ||
         h.value_dim != want.value_dim || h.window != want.window ||
         h.page_tokens != FM__PAGE_TOKENS || h.dropped > most || h.dropped > n_page ||
         h.n_page != n_page - h.dropped)
         return malformed(in, "another cache geometry");
     *dropped = h.dropped;
     return FM_OK;
+}
+
+static bool finite_halves(const uint8_t *at, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 2)
+        if ((at[i + 1] & 0x7C) == 0x7C)
+            return false;
+    return true;
+}
+
+static bool finite_scales(const uint8_t *at, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 2) /* bf16, never negative */
+        if ((at[i + 1] & 0x80) != 0 || ((at[i + 1] & 0x7F) == 0x7F && (at[i] & 0x80) != 0))
+            return false;
+    return true;
+}
+
+/* Whether a layer's part of a page holds what our stores write. */
+static bool is_finite(const fm__cache_group *g, const uint8_t *page) {
+    fm__cache_parts parts = fm__cache_q8_0_parts(g->key_dim, g->value_dim);
+    if (g->type != FM__CACHE_Q8_0)
+        return finite_halves(page, layer_page_bytes(g));
+    for (uint32_t h = 0; h < g->n_kv_head; h++, page += g->head_bytes)
+        if (!finite_scales(page + parts.key_scales, parts.values - parts.key_scales) ||
+            !finite_scales(page + parts.value_scales, parts.end - parts.value_scales))
+            return false;
+    return true;
 }
 
 /* Checks the whole file; nothing of the session changes. Leaves in->at at the first page. */
@@ -242,10 +298,8 @@ static fm_status check(input *in, const fm_session *s, uint32_t *length,
             const uint8_t *page = get(in, layer_page_bytes(group));
             if (!page)
                 return malformed(in, "ends inside the pages");
-            for (size_t k = 0; k < layer_page_bytes(group); k += 2) {
-                if ((page[k + 1] & 0x7C) == 0x7C) /* an f16 that no store of ours writes */
-                    return malformed(in, "a key or value that is not finite");
-            }
+            if (!is_finite(group, page))
+                return malformed(in, "a key or value that is not finite");
         }
     }
     size_t covered = in->at;

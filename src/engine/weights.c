@@ -46,7 +46,7 @@ static uint64_t room_for_copies(fm_engine *engine) {
     fm__engine_add_up(engine);
     const fm__memory_need *n = &engine->need;
     uint64_t left, need;
-    if (engine->gpu->properties.unified) {
+    if (!fm__device_has_own(&engine->gpu->properties)) {
         uint64_t used = fm_machine_memory_used(engine->machine);
         left = engine->machine->memory_budget - fm__min_size(used, engine->machine->memory_budget);
         need = n->host;
@@ -88,7 +88,8 @@ static fm__residency rest_of(const fm_engine *engine) {
     case FM_WEIGHTS_RESIDENT:
         break;
     }
-    return engine->gpu->properties.unified ? FM__RESIDENCY_SHARED : FM__RESIDENCY_STREAMED;
+    return fm__device_has_own(&engine->gpu->properties) ? FM__RESIDENCY_STREAMED
+                                                        : FM__RESIDENCY_SHARED;
 }
 
 fm_status fm__weights_plan(fm_engine *engine, fm_error *error) {
@@ -109,7 +110,7 @@ fm_status fm__weights_plan(fm_engine *engine, fm_error *error) {
                                : role == FM__ROLE_VECTOR ? FM__RESIDENCY_RESIDENT
                                                          : FM__RESIDENCY_MAPPED;
     }
-    bool discrete = !engine->gpu->properties.unified;
+    bool discrete = fm__device_has_own(&engine->gpu->properties);
     if (mode != FM_WEIGHTS_RESIDENT && !(mode == FM_WEIGHTS_AUTO && discrete))
         return FM_OK;
     if (mode == FM_WEIGHTS_RESIDENT && matrices > room)
@@ -117,7 +118,7 @@ fm_status fm__weights_plan(fm_engine *engine, fm_error *error) {
     if (matrices > room) /* the others are streamed */
         room -= fm__min_size(room, engine->gpu->properties.ring_bytes);
     keep_resident(engine, FM__ROLE_LINEAR, &room);
-    if (discrete)
+    if (!engine->gpu->properties.unified) /* else the host looks them up */
         keep_resident(engine, FM__ROLE_GATHER, &room);
     return FM_OK;
 }

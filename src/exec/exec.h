@@ -127,12 +127,16 @@ fm_status fm__exec_wait(fm__exec *exec, uint64_t point, const fm__run *run, fm_e
 /* ---- times.c ---- */
 
 /* When each unit worked during the last run that was waited for. No run may be in flight. All zero
-   where no unit keeps time. */
+   where no unit keeps time. A unit is busy when it computes, and when it copies weights that it
+   streams, whichever copies these are: those of the next run, too, as far as they lie in this one,
+   and those of this one only as far. */
 typedef struct fm__exec_times {
-    uint64_t begin_ns, end_ns;          /* first begin and last end, fm__now_ns() scale */
-    uint64_t busy_ns[FM__MAX_UNITS];    /* sum of the unit's recordings */
-    uint64_t divided_ns[FM__MAX_UNITS]; /* of those that compute a part of a divided op */
-    uint64_t overlap_ns;                /* both of the first two units at work */
+    uint64_t begin_ns, end_ns;       /* first begin and last end, fm__now_ns() scale */
+    uint64_t busy_ns[FM__MAX_UNITS]; /* either; the two go on at the same time */
+    uint64_t compute_ns[FM__MAX_UNITS], copy_ns[FM__MAX_UNITS];
+    uint64_t divided_ns[FM__MAX_UNITS]; /* of the busy time: for parts of divided ops */
+    uint64_t overlap_ns;                /* both of the first two units computed */
+    bool observed[FM__MAX_UNITS];       /* copies took copy_ns at most: their queue keeps no time */
     uint32_t n_segment[FM__MAX_UNITS];
 } fm__exec_times;
 void fm__exec_get_times(const fm__exec *exec, fm__exec_times *times);
@@ -142,6 +146,9 @@ typedef struct fm__exec_span {
     uint8_t unit;
     uint32_t first_op, last_op;
     fm__span span;
+    /* What of the unit's busy time counts for it. Of pieces of divided ops that adds up to the
+       divided_ns of the unit: what copies and computing do at the same time is counted once. */
+    double busy_ns;
 } fm__exec_span;
 uint32_t fm__exec_spans(const fm__exec *exec, fm__exec_span *spans, uint32_t n);
 /* Time that lies in spans of both lists. Each list in order of time. */

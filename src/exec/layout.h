@@ -38,6 +38,23 @@ void fm__layout_finish(fm__layout *layout);
 /* What a piece records, copies included; room for a range a unit and op, and one a copy. */
 uint32_t fm__layout_ranges(const fm__plan *plan, const fm__piece *piece, fm__op_range *ranges);
 
+/* ---- times.c ---- */
+
+/* When a unit did something of a run. */
+typedef struct fm__interval {
+    uint64_t begin_ns, end_ns;
+    bool copy, divided;
+} fm__interval;
+
+enum { FM__OF_COMPUTE = 1, FM__OF_COPIES = 2, FM__OF_UNDIVIDED = 4 };
+
+/* Ascending by beginning. */
+void fm__intervals_sort(fm__interval *intervals, uint32_t n);
+/* Time in which at least one of the sorted intervals of the kinds `of` (bits; without UNDIVIDED
+   those of divided ops alone) lies; spans: NULL, or room for n, filled with it, *n_span of them. */
+uint64_t fm__intervals_union(const fm__interval *intervals, uint32_t n, unsigned of,
+                             fm__span *spans, uint32_t *n_span);
+
 /* ---- run.c's struct ---- */
 
 struct fm__exec {
@@ -51,7 +68,13 @@ struct fm__exec {
     bool has_timeline[FM__MAX_UNITS];
     fm__segment *segments[FM__MAX_UNITS]; /* EVENT, BATCH: what is submitted at once */
     uint32_t n_segment[FM__MAX_UNITS];
-    fm__span *spans;                     /* (2, n_piece): room for fm__exec_get_times() */
+    /* Room for times.c: what one piece did, what all pieces of a unit did, and merged (2, n_work).
+     */
+    fm__work *work;
+    fm__interval *intervals;
+    fm__span *spans;
+    uint32_t n_work;
+    uint64_t begin_ns, end_ns;           /* of the last run, as the host saw it */
     uint64_t base;                       /* timeline value at which the next run begins */
     uint64_t handed_over[FM__MAX_UNITS]; /* value that the unit was last asked to reach */
     /* READY, EAGER: the run under way. */

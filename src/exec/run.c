@@ -131,6 +131,20 @@ static fm_status check_plan(const fm__tape *tape, const fm__plan *plan, uint32_t
     return FM_OK;
 }
 
+/* For times.c, which runs between runs and allocates nothing. */
+static fm_status make_room(fm__exec *exec, fm_error *error) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < exec->layout.n_piece; i++)
+        n += fm__device_recording_work(exec->layout.pieces[i].recording, NULL, 0);
+    exec->n_work = (uint32_t)n;
+    exec->work = fm__alloc_array(n, sizeof *exec->work);
+    exec->intervals = fm__alloc_array(n, sizeof *exec->intervals);
+    exec->spans = fm__alloc_array(2 * n, sizeof *exec->spans);
+    if (exec->work == NULL || exec->intervals == NULL || exec->spans == NULL)
+        return fm__error_memory(error, "exec", n * sizeof *exec->work);
+    return FM_OK;
+}
+
 fm_status fm__exec_create(fm__exec **out, const fm__tape *tape, const fm__plan *plan,
                           fm__device *const *units, uint32_t n_unit, fm_error *error) {
     fm_status status = check_plan(tape, plan, n_unit, error);
@@ -151,11 +165,8 @@ fm_status fm__exec_create(fm__exec **out, const fm__tape *tape, const fm__plan *
         status = record_pieces(exec, plan, error);
     if (status == FM_OK && hands_over_all(plan->deps))
         status = make_segments(exec, error);
-    if (status == FM_OK) {
-        exec->spans = fm__alloc_array(2 * (size_t)exec->layout.n_piece, sizeof *exec->spans);
-        if (exec->spans == NULL)
-            status = fm__error_memory(error, "exec", exec->layout.n_piece * sizeof *exec->spans);
-    }
+    if (status == FM_OK)
+        status = make_room(exec, error);
     if (status != FM_OK)
         fm__exec_destroy(&exec);
     else
@@ -176,6 +187,8 @@ void fm__exec_destroy(fm__exec **exec) {
         fm__free(e->segments[u]);
     }
     fm__layout_finish(&e->layout);
+    fm__free(e->work);
+    fm__free(e->intervals);
     fm__free(e->spans);
     fm__free(e);
     *exec = NULL;
@@ -254,12 +267,13 @@ static fm_status check_run(const fm__exec *exec, const fm__run *run, fm_error *e
     return FM_OK;
 }
 
-/* Hands every unit all of its pieces: a GPU, the main unit, last. It takes a driver call for each
-   of its waits, and meanwhile works on the first pieces; the others are there when it comes to need
-   them. */
+/* Hands every unit all of its pieces: a GPU last. It takes a driver call for each of its waits, and
+   meanwhile works on the first pieces; the others are there when it comes to need them. */
 static fm_status submit_all(fm__exec *exec, const fm__run *run, uint64_t end, fm_error *error) {
-    for (uint32_t u = exec->n_unit; u-- > 0;) {
-        if (!fm__exec_uses(exec, u))
+    for (uint32_t i = 2 * exec->n_unit; i-- > 0;) {
+        uint32_t u = i % exec->n_unit;
+        bool last = exec->units[u]->vtable->timeline_attach != NULL;
+        if (!fm__exec_uses(exec, u) || last != (i < exec->n_unit))
             continue;
         fm_status status = fm__device_submit(exec->units[u], exec->segments[u], exec->n_segment[u],
                                              run, exec->base, error);
@@ -279,6 +293,7 @@ static bool has_begun(const fm__exec *exec) {
 
 fm_status fm__exec_submit(fm__exec *exec, const fm__run *run, uint64_t *point, fm_error *error) {
     uint64_t end = exec->base + exec->layout.span;
+    exec->begin_ns = fm__now_ns();
     if (run->status != NULL)
         fm__run_status_clear(run->status);
     fm_status status = check_run(exec, run, error);
@@ -306,6 +321,7 @@ fm_status fm__exec_wait(fm__exec *exec, uint64_t point, const fm__run *run, fm_e
         exec->driven = NULL;
     }
     uint32_t lost = settle(exec, run, point);
+    exec->end_ns = fm__now_ns();
     for (uint32_t u = 0; u < exec->n_unit && status == FM_OK && lost == exec->n_unit; u++)
         if (fm__exec_uses(exec, u)) {
             status = fm__device_run_finish(exec->units[u], exec->tape, run, error);

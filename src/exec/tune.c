@@ -276,10 +276,9 @@ void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_
         double *of = span->unit == 0            ? times->first_ns
                      : span->unit == n_unit - 1 ? times->second_ns
                                                 : NULL;
-        if (of == NULL || all <= 0 || span->span.end_ns <= span->span.begin_ns)
+        if (of == NULL || all <= 0 || span->busy_ns <= 0)
             continue;
-        double ns = (double)(span->span.end_ns - span->span.begin_ns);
         for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++)
-            of[c] += ns * work_in(plan, class_of, work, span, c) / all;
+            of[c] += span->busy_ns * work_in(plan, class_of, work, span, c) / all;
     }
 }

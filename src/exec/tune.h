@@ -61,8 +61,8 @@ void fm__tune_feed(fm__tune *tune, const fm__tune_times *times);
    say; 0: unknown. */
 double fm__tune_predict_alone(const fm__tune *tune);
 
-/* Adds what recordings took to the classes of the divided products that they compute, by work:
-   class_of and work are of the plan's ops, FM__TUNE_NO_CLASS where an op has none. */
+/* Adds what recordings took (busy_ns) to the classes of the divided products that they compute, by
+   work: class_of and work are of the plan's ops, FM__TUNE_NO_CLASS where an op has none. */
 void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_unit,
                         const uint8_t *class_of, const double *work, const fm__exec_span *spans,
                         uint32_t n_span);

@@ -2,37 +2,12 @@
 /*
  * model/binder.c: from a checkpoint's tensors to weights.
  *
- * Owns: which tensor each weight comes from, which tensors were used, and the packing of both kinds
- * of memory. Never does: know an architecture. Called from: the loading thread; packing fans out
- * over fm__parallel_for().
+ * Owns: which tensor each weight comes from, and which tensors were used. Never does: know an
+ * architecture, read matrices (pack.c). Called from: the loading thread.
  */
-#include "model/model.h"
+#include "model/binder.h"
 
 #include <string.h>
-
-enum {
-    TASK_PANELS = 16,       /* panels of one packing task */
-    BATCH_BYTES = 64 << 20, /* source bytes between two calls of the progress callback */
-    /* Drivers allow a few thousand allocations, and models have hundreds of weights: several share
-       one. The offsets are pages, so that a part can be handed out by itself. */
-    SLAB_BYTES = 512 << 20,
-    SLAB_ALIGN = 4096
-};
-
-typedef struct source {
-    const fm__tensor_info *tensor; /* NULL: a computed table */
-    fm__bind_fill *fill;
-    void *user;  /* owned */
-    size_t need; /* bytes that packing allocates */
-    bool hashed; /* false: another weight hashes the same tensor */
-} source;
-
-struct fm__binder {
-    fm__model *model;
-    source *sources; /* (capacity), in step with model->weights */
-    uint32_t capacity;
-    bool *used; /* (checkpoint->n_tensors) */
-};
 
 fm_status fm__binder_create(fm__binder **out, fm__model *model, fm_error *error) {
     fm__binder *binder = fm__alloc_zero(sizeof(*binder));
@@ -70,7 +45,7 @@ static bool grow(fm__binder *binder) {
     if (model->n_weight < binder->capacity)
         return true;
     uint32_t capacity = binder->capacity ? binder->capacity * 2 : 64;
-    source *sources = fm__realloc(binder->sources, capacity * sizeof(*sources));
+    fm__source *sources = fm__realloc(binder->sources, capacity * sizeof(*sources));
     if (!sources)
         return false;
     binder->sources = sources;
@@ -83,7 +58,7 @@ static bool grow(fm__binder *binder) {
 }
 
 static fm_status append(fm__binder *binder, const char *name, fm__role role,
-                        const fm__tensor_info *tensor, fm__weight **weight, source **from,
+                        const fm__tensor_info *tensor, fm__weight **weight, fm__source **from,
                         int16_t *id, fm_error *error) {
     fm__model *model = binder->model;
     char place[1280];
@@ -101,8 +76,8 @@ static fm_status append(fm__binder *binder, const char *name, fm__role role,
     w->role = role;
     w->groups = 1;
     w->k = 1;
-    source *s = &binder->sources[model->n_weight];
-    *s = (source){.tensor = tensor, .hashed = true};
+    fm__source *s = &binder->sources[model->n_weight];
+    *s = (fm__source){.tensor = tensor, .hashed = true};
     model->weights[model->n_weight] = w;
     *id = (int16_t)model->n_weight++;
     *weight = w;
@@ -149,7 +124,7 @@ static fm_status matrix_type(fm__binder *binder, const fm__tensor_info *t, const
     return FM_OK;
 }
 
-static bool bytes_of(const fm__type *type, uint64_t k, uint64_t n, size_t *row, size_t *all) {
+bool fm__bind_bytes(const fm__type *type, uint64_t k, uint64_t n, size_t *row, size_t *all) {
     uint64_t bytes = 0;
     if (!fm__dtype_bytes(fm__dtype_get(type->dtype), k, &bytes) || bytes > SIZE_MAX)
         return false;
@@ -162,7 +137,7 @@ fm_status fm__bind_linear(fm__binder *binder, const char *name, uint64_t k, uint
     const fm__tensor_info *t;
     const fm__type *type;
     fm__weight *w;
-    source *s;
+    fm__source *s;
     char place[1280];
     place_of(binder, name, place);
     fm_status status = find(binder, name, k, n, false, &t, error);
@@ -179,7 +154,6 @@ fm_status fm__bind_linear(fm__binder *binder, const char *name, uint64_t k, uint
     w->panels = (w->n + FM__PANEL_ROWS - 1) / FM__PANEL_ROWS;
     if (!fm__mul_size(w->layout.stride, w->panels, &w->bytes))
         return fm__error(error, FM_ERROR_FORMAT, place, "too large");
-    s->need = w->bytes;
     binder->model->weight_bytes += w->bytes;
     binder->model->decode_bytes += w->bytes;
     binder->model->parameters += k * n;
@@ -191,7 +165,7 @@ fm_status fm__bind_gather(fm__binder *binder, const char *name, uint64_t k, uint
     const fm__tensor_info *t;
     const fm__type *type;
     fm__weight *w;
-    source *s;
+    fm__source *s;
     char place[1280];
     place_of(binder, name, place);
     fm_status status = find(binder, name, k, n, false, &t, error);
@@ -206,7 +180,7 @@ fm_status fm__bind_gather(fm__binder *binder, const char *name, uint64_t k, uint
     w->type = type;
     w->n = (uint32_t)n;
     w->k = (uint32_t)k;
-    if (!bytes_of(type, k, n, &w->row_bytes, &w->bytes) || w->bytes != t->bytes)
+    if (!fm__bind_bytes(type, k, n, &w->row_bytes, &w->bytes) || w->bytes != t->bytes)
         return fm__error(error, FM_ERROR_FORMAT, place, "has %llu bytes, its shape asks for %zu",
                          (unsigned long long)t->bytes, w->bytes);
     w->host = t->data;
@@ -222,7 +196,7 @@ fm_status fm__bind_vector(fm__binder *binder, const char *name, uint64_t n, bool
                           int16_t *id, fm_error *error) {
     const fm__tensor_info *t;
     fm__weight *w;
-    source *s;
+    fm__source *s;
     *id = FM__NONE;
     fm_status status = find(binder, name, n, 1, optional, &t, error);
     if (status != FM_OK || !t)
@@ -241,7 +215,7 @@ fm_status fm__bind_vector(fm__binder *binder, const char *name, uint64_t n, bool
         return status;
     w->type = fm__type_get(FM__F32);
     w->n = (uint32_t)n;
-    w->bytes = s->need = (size_t)n * sizeof(float);
+    w->bytes = (size_t)n * sizeof(float);
     binder->model->weight_bytes += w->bytes;
     binder->model->decode_bytes += w->bytes;
     binder->model->parameters += n;
@@ -252,7 +226,7 @@ fm_status fm__bind_table(fm__binder *binder, const char *name, uint32_t rows, ui
                          fm__bind_fill *fill, const void *user, size_t user_bytes, int16_t *id,
                          fm_error *error) {
     fm__weight *w;
-    source *s;
+    fm__source *s;
     fm_status status = append(binder, name, FM__ROLE_VECTOR, NULL, &w, &s, id, error);
     if (status != FM_OK)
         return status;
@@ -267,7 +241,6 @@ fm_status fm__bind_table(fm__binder *binder, const char *name, uint32_t rows, ui
     w->n = n;
     if (!fm__mul_size((size_t)rows * sizeof(float), n, &w->bytes))
         return fm__error(error, FM_ERROR_FORMAT, name, "too large");
-    s->need = w->bytes;
     binder->model->weight_bytes += w->bytes;
     return FM_OK;
 }
@@ -283,7 +256,7 @@ static uint64_t vector_source(const fm__tensor_info *t, uint64_t r) {
     return fm__tensor_source_row(&column, r);
 }
 
-static void read_vector(const fm__tensor_info *t, float *out) {
+void fm__bind_read_vector(const fm__tensor_info *t, float *out) {
     for (uint64_t i = 0; i < t->dims[0]; i++) {
         uint64_t from = vector_source(t, i);
         uint16_t half;
@@ -315,7 +288,7 @@ fm_status fm__bind_read(fm__binder *binder, const char *name, uint64_t n, float 
     *out = fm__alloc_array((size_t)n, sizeof(float));
     if (!*out)
         return fm__error_memory(error, place, (size_t)n * sizeof(float));
-    read_vector(t, *out);
+    fm__bind_read_vector(t, *out);
     return FM_OK;
 }
 
@@ -338,196 +311,11 @@ fm_status fm__binder_check(fm__binder *binder, fm_error *error) {
         for (uint32_t j = 0; j < i && binder->sources[i].tensor; j++) {
             if (binder->sources[i].tensor != binder->sources[j].tensor)
                 continue;
-            source *gather = &binder->sources[model->weights[i]->role == FM__ROLE_GATHER ? i : j];
+            fm__source *gather =
+                &binder->sources[model->weights[i]->role == FM__ROLE_GATHER ? i : j];
             gather->hashed = false;
             model->parameters -= (uint64_t)model->weights[i]->n * model->weights[i]->k;
         }
     }
     return FM_OK;
-}
-
-/* ---- packing ---- */
-
-typedef struct packer {
-    const fm__tensor_info *tensor;
-    const fm__weight *weight; /* NULL when only hashing */
-    uint8_t *panels;
-    size_t row_bytes, rows;
-    size_t first; /* first task of this batch */
-    uint64_t *hashes;
-    bool hashed;
-} packer;
-
-/* One task: TASK_PANELS panels, and the hash of the rows they come from. */
-static void pack_task(void *argument, size_t index) {
-    const packer *p = argument;
-    size_t task = p->first + index;
-    size_t begin = task * TASK_PANELS * FM__PANEL_ROWS;
-    size_t end = fm__min_size(begin + TASK_PANELS * FM__PANEL_ROWS, p->rows);
-    if (p->weight) {
-        for (size_t row = begin; row < end; row += FM__PANEL_ROWS) {
-            const void *rows[FM__PANEL_ROWS];
-            for (size_t r = 0; r < FM__PANEL_ROWS; r++) {
-                rows[r] =
-                    row + r < end
-                        ? p->tensor->data + fm__tensor_source_row(p->tensor, row + r) * p->row_bytes
-                        : NULL;
-            }
-            p->weight->type->pack(rows, p->weight->k,
-                                  p->panels + row / FM__PANEL_ROWS * p->weight->layout.stride);
-        }
-    }
-    if (p->hashed)
-        p->hashes[index] = fm__hash(FM__HASH_SEED, p->tensor->data + begin * p->row_bytes,
-                                    (end - begin) * p->row_bytes);
-}
-
-typedef struct packing {
-    const fm__pack_options *options;
-    uint64_t done, total;
-    size_t slab_used; /* of the last slab */
-} packing;
-
-/* Bytes of a slab that begins with weight `first`: as many whole weights as SLAB_BYTES take, one at
-   least. */
-static size_t slab_bytes(const fm__model *model, uint32_t first) {
-    size_t bytes = 0;
-    for (uint32_t i = first; i < model->n_weight; i++) {
-        const fm__weight *w = model->weights[i];
-        size_t end = fm__round_up(bytes, SLAB_ALIGN) + w->bytes;
-        if (w->role != FM__ROLE_LINEAR)
-            continue;
-        if (bytes > 0 && end > SLAB_BYTES)
-            break;
-        bytes = end;
-    }
-    return bytes;
-}
-
-/* Room for the panels of weight `id`; weights ask in ascending order. */
-static fm_status place(fm__model *model, uint32_t id, packing *p, fm_error *error) {
-    fm__weight *w = model->weights[id];
-    size_t offset = fm__round_up(p->slab_used, SLAB_ALIGN);
-    if (model->n_slab == 0 || offset + w->bytes > model->slabs[model->n_slab - 1]->bytes) {
-        fm__buffer **slabs = fm__realloc(model->slabs, (model->n_slab + 1) * sizeof(*slabs));
-        if (!slabs)
-            return fm__error_memory(error, w->name, (model->n_slab + 1) * sizeof(*slabs));
-        model->slabs = slabs;
-        fm_status status = fm__device_buffer_create(p->options->memory, slab_bytes(model, id),
-                                                    FM__MEMORY_HOST, &slabs[model->n_slab], error);
-        if (status != FM_OK)
-            return fm__error_within(error, status, w->name);
-        model->n_slab++;
-        offset = 0;
-    }
-    fm__buffer *slab = model->slabs[model->n_slab - 1];
-    uint8_t *panels = fm__device_buffer_map(slab);
-    if (!panels)
-        return fm__error(error, FM_ERROR_DEVICE, w->name, "the device's memory has no address");
-    p->slab_used = offset + w->bytes;
-    w->host = panels + offset;
-    w->ranges[0] = (fm__weight_range){.residency = FM__RESIDENCY_SHARED,
-                                      .panel_end = w->panels,
-                                      .buffer = slab,
-                                      .offset = offset};
-    w->n_ranges = 1;
-    return FM_OK;
-}
-
-static fm_status report(packing *p, uint64_t bytes, fm_error *error) {
-    p->done += bytes;
-    if (p->options->progress &&
-        p->options->progress(p->options->progress_user, "packing weights", p->done, p->total) != 0)
-        return fm__error(error, FM_ERROR_CANCELLED, "load", "cancelled after %llu of %llu bytes",
-                         (unsigned long long)p->done, (unsigned long long)p->total);
-    return FM_OK;
-}
-
-/* The file's pages have been read into panels: let the system have them back. */
-static void done_with(const fm__checkpoint *c, const fm__tensor_info *t) {
-    for (; c; c = c->base) {
-        for (size_t i = 0; i < c->n_files; i++) {
-            const fm__mapping *m = &c->files[i];
-            if (t->data >= m->data && t->data < m->data + m->bytes)
-                fm__mapping_done_with(m, (size_t)(t->data - m->data), (size_t)t->bytes);
-        }
-    }
-}
-
-static fm_status pack_matrix(fm__binder *binder, uint32_t id, packing *packing_state,
-                             fm_error *error) {
-    fm__model *model = binder->model;
-    fm__weight *w = model->weights[id];
-    const source *s = &binder->sources[id];
-    bool linear = w->role == FM__ROLE_LINEAR;
-    packer p = {
-        .tensor = s->tensor, .weight = linear ? w : NULL, .rows = w->n, .hashed = s->hashed};
-    size_t all = 0;
-    if (!bytes_of(w->type, w->k, w->n, &p.row_bytes, &all) || all != s->tensor->bytes)
-        return fm__error(error, FM_ERROR_FORMAT, w->name, "has %llu bytes, its shape asks for %zu",
-                         (unsigned long long)s->tensor->bytes, all);
-    if (linear) {
-        fm_status status = place(model, id, packing_state, error);
-        if (status != FM_OK)
-            return status;
-        p.panels = (uint8_t *)(uintptr_t)w->host;
-    }
-    size_t tasks = (p.rows + TASK_PANELS * FM__PANEL_ROWS - 1) / (TASK_PANELS * FM__PANEL_ROWS);
-    size_t task_bytes = fm__max_size(p.row_bytes * TASK_PANELS * FM__PANEL_ROWS, 1);
-    size_t batch = fm__max_size(BATCH_BYTES / task_bytes, 1);
-    p.hashes = fm__alloc_array(fm__min_size(batch, tasks), sizeof(uint64_t));
-    if (!p.hashes)
-        return fm__error_memory(error, w->name, batch * sizeof(uint64_t));
-    fm_status status = FM_OK;
-    for (; p.first < tasks && status == FM_OK; p.first += batch) {
-        size_t n = fm__min_size(batch, tasks - p.first);
-        status = fm__parallel_for(packing_state->options->threads, n, pack_task, &p, error);
-        if (status != FM_OK)
-            break;
-        if (p.hashed)
-            model->hash = fm__hash(model->hash, p.hashes, n * sizeof(uint64_t));
-        status = report(packing_state, n * task_bytes, error);
-    }
-    fm__free(p.hashes);
-    if (status == FM_OK && linear)
-        done_with(model->checkpoint, s->tensor);
-    return status;
-}
-
-static fm_status fill_vector(fm__binder *binder, uint32_t id, fm_error *error) {
-    fm__model *model = binder->model;
-    fm__weight *w = model->weights[id];
-    const source *s = &binder->sources[id];
-    float *values = fm__alloc(w->bytes);
-    if (!values)
-        return fm__error_memory(error, w->name, w->bytes);
-    w->host = (const uint8_t *)values; /* owned by the model from here on */
-    if (s->fill)
-        s->fill(s->user, w->groups, w->n, values);
-    else
-        read_vector(s->tensor, values);
-    if (s->hashed)
-        model->hash = fm__hash(model->hash, values, w->bytes);
-    w->ranges[0] = (fm__weight_range){.residency = FM__RESIDENCY_SHARED};
-    w->n_ranges = 1;
-    return FM_OK;
-}
-
-fm_status fm__binder_pack(fm__binder *binder, const fm__pack_options *options, fm_error *error) {
-    fm__model *model = binder->model;
-    packing p = {.options = options};
-    for (uint32_t i = 0; i < model->n_weight; i++) {
-        bool read = binder->sources[i].hashed || model->weights[i]->role == FM__ROLE_LINEAR;
-        if (model->weights[i]->role != FM__ROLE_VECTOR && read)
-            p.total += binder->sources[i].tensor->bytes;
-    }
-    fm_status status = report(&p, 0, error);
-    for (uint32_t i = 0; i < model->n_weight && status == FM_OK; i++) {
-        fm__weight *w = model->weights[i];
-        if (w->role == FM__ROLE_VECTOR)
-            status = fill_vector(binder, i, error);
-        else if (w->role == FM__ROLE_LINEAR || binder->sources[i].hashed)
-            status = pack_matrix(binder, i, &p, error);
-    }
-    return status;
 }

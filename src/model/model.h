@@ -74,6 +74,8 @@ typedef struct fm__model_options {
 typedef struct fm__pack_options {
     fm__device *memory; /* whose host memory holds the panels */
     uint32_t threads;   /* 0: all cores */
+    size_t task_bytes;  /* of rows that a thread takes at once; 0: a megabyte. The hash depends on
+                           it */
     fm_progress_callback *progress;
     void *progress_user;
 } fm__pack_options;

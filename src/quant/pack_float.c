@@ -17,59 +17,60 @@ enum {
 typedef int32_t signed_4 __attribute__((vector_size(16)));
 typedef int16_t halves_8 __attribute__((vector_size(16)));
 
-/* What happens to four lanes of one row on their way. */
-typedef fm__words_4 filter(fm__words_4 lanes);
+/* What happens to a vector of lanes on its way. */
+typedef fm__lanes filter(fm__lanes lanes);
 
-static fm__words_4 flush_f32(fm__words_4 w) {
+FM__INLINE fm__lanes flush_f32(fm__lanes w) {
     signed_4 tiny = (signed_4)(w & 0x7FFFFFFFu) < TINY_F32; /* -1 where so */
-    return w & ~(fm__words_4)tiny;
+    return w & ~(fm__lanes)tiny;
 }
 
-static fm__words_4 flush_bf16(fm__words_4 w) {
+FM__INLINE fm__lanes flush_bf16(fm__lanes w) {
     halves_8 tiny = ((halves_8)w & 0x7FFF) < TINY_BF16;
-    return w & ~(fm__words_4)tiny;
+    return w & ~(fm__lanes)tiny;
 }
 
-static fm__words_4 keep(fm__words_4 w) {
+FM__INLINE fm__lanes keep(fm__lanes w) {
     return w;
 }
 
-/* TILE lanes of all rows, from which rows[r] + offset points at TILE whole lanes (or NULL). */
-FM__INLINE void pack_tile(const uint8_t *const rows[FM__PANEL_ROWS], size_t offset, filter *through,
-                          uint8_t *out) {
-    for (size_t r = 0; r < FM__PANEL_ROWS; r += 4)
+/* TILE lanes of all rows. */
+FM__INLINE void pack_tile(const uint8_t *const row[FM__PANEL_ROWS], filter *through, uint8_t *out) {
+    for (size_t group = 0; group < FM__GROUPS; group++)
         for (size_t i = 0; i < TILE; i += 4) {
-            fm__words_4 w[4];
-            for (size_t s = 0; s < 4; s++) {
-                const uint8_t *row = rows[r + s];
-                w[s] = row == NULL ? (fm__words_4){0}
-                                   : through(fm__load_words_4(row + offset + 4 * i));
-            }
-            fm__transpose_4(w[0], w[1], w[2], w[3], out + i * 64 + r * 4);
+            fm__lanes w[4];
+            fm__load_lanes_4(row + group * FM__LANES, 4 * i, w);
+            FM__PACK_UNROLL
+            for (size_t v = 0; v < 4; v++)
+                fm__put(out, i + v, group, through(w[v]));
         }
 }
 
 /* Interleaves `bytes` of each row as lanes of 32 bits; the last lane is filled up with zeros. */
 FM__INLINE void pack_lanes(const void *const rows[FM__PANEL_ROWS], size_t bytes, filter *through,
                            uint8_t *panel) {
-    const uint8_t *from[FM__PANEL_ROWS];
-    for (size_t r = 0; r < FM__PANEL_ROWS; r++)
-        from[r] = rows[r];
-    size_t at = 0;
-    for (; at + TILE * 4 <= bytes; at += TILE * 4)
-        pack_tile(from, at, through, panel + at * 16);
+    static const uint8_t nothing[TILE * 4]; /* what rows past N hold */
+    const uint8_t *row[FM__PANEL_ROWS];
+    size_t step[FM__PANEL_ROWS], at = 0;
+    for (size_t r = 0; r < FM__PANEL_ROWS; r++) {
+        row[r] = rows[r] ? rows[r] : nothing;
+        step[r] = rows[r] ? TILE * 4 : 0;
+    }
+    for (; at + TILE * 4 <= bytes; at += TILE * 4) {
+        pack_tile(row, through, panel + at * 16);
+        for (size_t r = 0; r < FM__PANEL_ROWS; r++)
+            row[r] += step[r];
+    }
     if (at == bytes)
         return;
 
     /* The rest, through a copy: nothing past a row's end is read. */
     uint8_t rest[FM__PANEL_ROWS][TILE * 4] = {{0}}, tile[TILE * 64];
     for (size_t r = 0; r < FM__PANEL_ROWS; r++) {
-        if (from[r] == NULL)
-            continue;
-        memcpy(rest[r], from[r] + at, bytes - at);
-        from[r] = rest[r];
+        memcpy(rest[r], row[r], bytes - at);
+        row[r] = rest[r];
     }
-    pack_tile(from, 0, through, tile);
+    pack_tile(row, through, tile);
     memcpy(panel + at * 16, tile, (bytes - at + 3) / 4 * 64);
 }
 

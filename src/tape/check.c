@@ -266,6 +266,8 @@ static fm_status check_cache(const check *c) {
         return refuse(c, "cache layer %u of %u", op->cache_layer, g->n_layer);
     if (g->n_kv_head == 0 || g->key_dim == 0 || g->value_dim == 0)
         return refuse(c, "cache group %u has no heads or no dims", op->cache_group);
+    if ((unsigned)g->type >= FM__CACHE_TYPES)
+        return refuse(c, "cache group %u is of no known type", op->cache_group);
     return FM_OK;
 }
 

@@ -132,16 +132,56 @@ typedef struct fm__op {
 enum { FM__PAGE_TOKENS = 64, FM__KEY_BLOCK = 256 };
 #define FM__NO_PAGE UINT32_MAX
 
+typedef enum fm__cache_type { FM__CACHE_F16, FM__CACHE_Q8_0, FM__CACHE_TYPES } fm__cache_type;
+
 /* The page pool of one cache group. Layer l, page p, head h starts at byte
  *     ((l * n_page + p) * n_kv_head + h) * head_bytes
- * and holds K as f16 [4][key_dim][16 keys], then V as f16 [64][value_dim]. */
+ * F16: K as f16 [4][key_dim][16 keys], then V as f16 [64][value_dim].
+ * Q8_0: int8 codes with a bf16 scale per key and 32 dims, the last ones of a head perhaps fewer:
+ *     K    [4][ceil(key_dim / 4)][16 keys][4 dims], 0 behind the last dim
+ *          its scales [4][blocks][16 keys]
+ *     V    block after block [16][the block's dims][4 keys]
+ *          its scales [blocks][64]
+ * so that four bytes side by side are multiplied and summed at once. */
 typedef struct fm__cache_group {
     uint32_t n_layer, n_page, n_kv_head, key_dim, value_dim;
+    fm__cache_type type;
     uint32_t window;   /* keys a row sees, itself included; 0: all */
-    size_t head_bytes; /* 64 * 2 * (key_dim + value_dim) */
+    size_t head_bytes; /* fm__cache_head_bytes() */
     size_t offset;     /* of this group in the cache buffer */
     size_t bytes;
 } fm__cache_group;
+
+enum { FM__CACHE_BLOCK = 32 }; /* dims that share a scale */
+
+static inline uint32_t fm__cache_blocks(uint32_t dim) {
+    return (dim + FM__CACHE_BLOCK - 1) / FM__CACHE_BLOCK;
+}
+
+/* Where the parts of a Q8_0 head begin; K's codes at 0. */
+typedef struct fm__cache_parts {
+    size_t key_scales, values, value_scales, end;
+} fm__cache_parts;
+
+static inline fm__cache_parts fm__cache_q8_0_parts(uint32_t key_dim, uint32_t value_dim) {
+    fm__cache_parts p;
+    p.key_scales = (size_t)FM__PAGE_TOKENS * ((key_dim + 3) / 4) * 4;
+    p.values = p.key_scales + (size_t)FM__PAGE_TOKENS * 2 * fm__cache_blocks(key_dim);
+    p.value_scales = p.values + (size_t)FM__PAGE_TOKENS * value_dim;
+    p.end = p.value_scales + (size_t)FM__PAGE_TOKENS * 2 * fm__cache_blocks(value_dim);
+    return p;
+}
+
+static inline size_t fm__cache_head_bytes(fm__cache_type type, uint32_t key_dim,
+                                          uint32_t value_dim) {
+    return type == FM__CACHE_Q8_0 ? fm__cache_q8_0_parts(key_dim, value_dim).end
+                                  : (size_t)FM__PAGE_TOKENS * 2 * (key_dim + value_dim);
+}
+
+/* "f16", "q8_0" */
+static inline const char *fm__cache_type_name(fm__cache_type type) {
+    return type == FM__CACHE_Q8_0 ? "q8_0" : "f16";
+}
 
 static inline size_t fm__cache_offset(const fm__cache_group *g, uint32_t layer, uint32_t page,
                                       uint32_t head) {

@@ -291,7 +291,7 @@ static fm_status load_folder(fm_tokenizer **out, const char *folder, fm_error *e
 
 /* The first byte that is not white space; -1: none, or the file cannot be read. */
 static int first_byte(const char *path) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = fm__path_is_regular(path) ? fopen(path, "rb") : NULL; /* a pipe would wait */
     int c = -1;
     if (!file)
         return -1;

@@ -27,10 +27,7 @@ typedef struct attention_case {
     bool scattered; /* rows of the sequences by turns */
 } attention_case;
 
-static uint16_t *half_at(trial *t, uint32_t page, uint32_t head) {
-    const fm__cache_group *g = &t->f.groups[0];
-    return (uint16_t *)(void *)(t->in.slots[FM__SLOT_CACHE] + fm__cache_offset(g, 1, page, head));
-}
+static fm__cache_type cache_type; /* of every case */
 
 static float key_entry(trial *t, enum content content, uint32_t position, uint32_t i) {
     float z = test_normal(&t->f.random);
@@ -60,21 +57,22 @@ static float value_entry(trial *t, enum content content, uint32_t position, uint
 static void fill_position(trial *t, enum content content, const uint32_t *list, uint32_t position) {
     const fm__cache_group *g = &t->f.groups[0];
     uint32_t page = list[position / FM__PAGE_TOKENS], slot = position % FM__PAGE_TOKENS;
-    for (uint32_t h = 0; h < g->n_kv_head; h++) {
-        uint16_t *k = half_at(t, page, h), *v = k + (size_t)FM__PAGE_TOKENS * g->key_dim;
-        for (uint32_t i = 0; i < g->key_dim; i++)
-            k[((size_t)slot / 16 * g->key_dim + i) * 16 + slot % 16] =
-                fm__kv_f16(key_entry(t, content, position, i));
-        for (uint32_t i = 0; i < g->value_dim; i++)
-            v[(size_t)slot * g->value_dim + i] = fm__kv_f16(value_entry(t, content, position, i));
-    }
+    float k[8 * 512], v[8 * 512];
+    assert_true(g->n_kv_head * g->key_dim <= 8 * 512 && g->n_kv_head * g->value_dim <= 8 * 512);
+    for (uint32_t i = 0; i < g->n_kv_head * g->key_dim; i++)
+        k[i] = key_entry(t, content, position, i % g->key_dim);
+    for (uint32_t i = 0; i < g->n_kv_head * g->value_dim; i++)
+        v[i] = value_entry(t, content, position, i % g->value_dim);
+    t->in.kernels.kv_store[g->type](g, t->in.slots[FM__SLOT_CACHE] + fm__cache_offset(g, 1, 0, 0),
+                                    page, slot, k, v);
 }
 
 static void make_cache(trial *t, const attention_case *c) {
     fixture_cache(&t->f, 2, SEQUENCES * LIST, c->n_kv, c->key_dim, c->window);
     fm__cache_group *g = &t->f.groups[0];
     g->value_dim = c->value_dim;
-    g->head_bytes = (size_t)FM__PAGE_TOKENS * 2 * (g->key_dim + g->value_dim);
+    g->type = cache_type;
+    g->head_bytes = fm__cache_head_bytes(g->type, g->key_dim, g->value_dim);
     g->bytes = (size_t)g->n_layer * g->n_page * g->n_kv_head * g->head_bytes;
 }
 
@@ -251,21 +249,35 @@ static void not_numbers(void **state) {
         trial_ready(&t);
         fill_cache(&t, &c);
         fill_queries(&t, q, &c);
+        const fm__cache_group *g = &t.f.groups[0];
+        float k[128] = {1.0f}, v[128] = {1.0f}; /* of the second kv head, one value is NaN */
+        v[64 + 40] = NAN;
+        t.in.kernels.kv_store[g->type](g, t.in.slots[FM__SLOT_CACHE] + fm__cache_offset(g, 1, 0, 0),
+                                       t.f.batch.pages[0][0], 5, k, v);
         trial_row(&t, q, 1)[3] = NAN;
         trial_row(&t, q, 2)[64 + 5] = INFINITY;
         trial_check(&t, y);
         trial_run(&t);
         assert_true(isnan(trial_row(&t, y, 1)[0]) && !isnan(trial_row(&t, y, 1)[64]));
+        assert_true(isnan(trial_row(&t, y, 0)[128 + 40]) && !isnan(trial_row(&t, y, 0)[128]));
         trial_finish(&t);
     }
 }
 
+static int with_q8_0(void **state) {
+    (void)state;
+    cache_type = FM__CACHE_Q8_0;
+    return 0;
+}
+
+#define WITH_Q8_0(test)                                                                            \
+    { #test " q8_0", test, with_q8_0, NULL, NULL }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_rows),
-        cmocka_unit_test(few_rows),
-        cmocka_unit_test(wide_heads),
-        cmocka_unit_test(not_numbers),
+        cmocka_unit_test(many_rows),   cmocka_unit_test(few_rows), cmocka_unit_test(wide_heads),
+        cmocka_unit_test(not_numbers), WITH_Q8_0(many_rows),       WITH_Q8_0(few_rows),
+        WITH_Q8_0(wide_heads),         WITH_Q8_0(not_numbers),
     };
     return cmocka_run_group_tests(tests, subjects_open, subjects_close);
 }

@@ -388,14 +388,16 @@ static void selections(void **state) {
 }
 
 /* Three sequences with pages in no order; slots that no row stores stay as they were. */
-static void store_trial(uint32_t rows, uint32_t n_kv, uint32_t key_dim, uint32_t value_dim) {
+static void store_trial(fm__cache_type type, uint32_t rows, uint32_t n_kv, uint32_t key_dim,
+                        uint32_t value_dim) {
     enum { PAGES = 9 };
     trial t;
     trial_init(&t, rows + key_dim);
     fixture_cache(&t.f, 2, PAGES, n_kv, key_dim, 0);
     fm__cache_group *g = &t.f.groups[0];
     g->value_dim = value_dim;
-    g->head_bytes = (size_t)FM__PAGE_TOKENS * 2 * (key_dim + value_dim);
+    g->type = type;
+    g->head_bytes = fm__cache_head_bytes(type, key_dim, value_dim);
     g->bytes = 2 * (size_t)PAGES * n_kv * g->head_bytes;
     fixture_batch(&t.f, rows, 0, 10, 0);
     uint32_t *sequence = fixture_alloc(&t.f, rows * 4), *position = fixture_alloc(&t.f, rows * 4);
@@ -436,8 +438,11 @@ static void stores(void **state) {
     (void)state;
     static const uint32_t dims[] = {40, 64, 80, 96, 112, 128, 192, 256};
     for (uint32_t i = 0; i < N_ROWS; i++)
-        store_trial(ROWS[i], 1 + i % 3 * 2, dims[i % 8], dims[(i + i / 2) % 8]);
-    store_trial(5, 2, 33, 17);
+        for (int type = 0; type < FM__CACHE_TYPES; type++)
+            store_trial((fm__cache_type)type, ROWS[i], 1 + i % 3 * 2, dims[i % 8],
+                        dims[(i + i / 2) % 8]);
+    store_trial(FM__CACHE_F16, 5, 2, 33, 17);
+    store_trial(FM__CACHE_Q8_0, 5, 2, 33, 17);
 }
 
 /* ---- copies between a discrete device's scratch and its mirror ---- */

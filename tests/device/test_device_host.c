@@ -161,6 +161,21 @@ static void wide_products(void **state) {
     fm__device_destroy(&device);
 }
 
+/* Turns are the tasks in their order, each once; whoever has no first turn has none at all. */
+static void turns_cover_everything(const fm__host_cut *cut, uint32_t threads) {
+    const uint32_t n = cut->n_panel_task * cut->n_token_task;
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < threads + n; i++) {
+        fm__host_turn turn = fm__host_cut_turn(cut, threads, i);
+        if (turn.count == 0)
+            assert_int_equal(next, n);
+        else
+            assert_int_equal(turn.begin, next);
+        next += turn.count;
+    }
+    assert_int_equal(next, n);
+}
+
 /* Every cut covers every cell once, in tiles that fit. */
 static void cuts_cover_everything(void **state) {
     (void)state;
@@ -178,10 +193,17 @@ static void cuts_cover_everything(void **state) {
                     assert_true((uint64_t)c.tokens * c.n_token_task >= tokens);
                     assert_true((uint64_t)c.tokens * (c.n_token_task - 1) < tokens);
                     assert_true((size_t)c.panels * 16 * c.tokens * 4 <= FM__HOST_TILE);
+                    assert_true(c.first == 1 || c.n_token_task == 1);
+                    assert_true((size_t)c.first * c.panels * 16 * c.tokens * 4 <= FM__HOST_TILE);
+                    turns_cover_everything(&c, threads);
                 }
     fm__host_cut decode = fm__host_cut_product(256, 1, 9216, 4, 2, 2);
     assert_int_equal(decode.n_token_task, 1);
     assert_true(decode.n_panel_task >= 8);
+    assert_true(decode.first >= 4); /* half of the panels without a jump */
+    assert_int_equal(fm__host_cut_turn(&decode, 2, 1).begin, decode.first);
+    fm__host_cut alone = fm__host_cut_product(256, 1, 9216, 4, 2, 1);
+    assert_int_equal(fm__host_cut_turn(&alone, 1, 0).count, alone.n_panel_task);
     fm__host_cut narrow = fm__host_cut_product(2, 512, 9216, 4, 2, 8);
     assert_true(narrow.n_token_task >= 8); /* few panels: tokens keep the team busy */
 }

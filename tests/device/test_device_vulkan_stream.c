@@ -170,6 +170,23 @@ static void keeps_what_fits(void **state) {
     wide_finish(&w);
 }
 
+/* A ring that the device has no room for becomes smaller, and budgets are told. */
+static void shrinks(void **state) {
+    (void)state;
+    wide w;
+    const uint64_t asked = UINT64_C(1) << 42;
+    value = 0;
+    wide_init(&w, 9, (fm__vulkan_options){.ring_bytes = asked});
+    assert_int_equal(w.device->properties.ring_bytes, asked);
+    record(&w, 0, 0, 3, FM__AXIS_WHOLE, 0, 0);
+    assert_true(w.ring->bytes < asked);
+    assert_int_equal(w.device->properties.ring_bytes, w.ring->bytes);
+    assert_int_equal(w.ring->buffer->base.bytes, w.ring->bytes);
+    replay(&w);
+    compare(&w, 9);
+    wide_finish(&w);
+}
+
 static uint64_t copies_done(const wide *w) {
     const fm__vulkan_core *core = ((fm__vulkan *)w->device)->core;
     uint64_t n = 0;
@@ -232,6 +249,72 @@ static void copies_for_the_next_token(void **state) {
     wide_finish(&w);
 }
 
+enum { MOST_WORK = 512 };
+
+/* What the device did for the recording, of which `begin` to `end` on the host's clock saw the
+   replay. Computing comes in order and apart; each copy ended before the last that it is for. */
+static void check_work(const wide *w, uint64_t begin, uint64_t end, uint32_t n_copy,
+                       bool observed) {
+    static fm__work work[MOST_WORK];
+    enum { SLACK_NS = 2000000 }; /* of the two clocks */
+    const fm__vulkan_recording *r = (fm__vulkan_recording *)w->recordings[0];
+    uint32_t most = fm__device_recording_work(w->recordings[0], NULL, 0), computed = 0, copied = 0;
+    assert_in_range(most, r->n_commands + r->n_part, MOST_WORK);
+    uint32_t n = fm__device_recording_work(w->recordings[0], work, MOST_WORK);
+    fm__span whole = fm__device_recording_span(w->recordings[0]);
+    uint64_t until = whole.begin_ns;
+    assert_true(n <= most);
+    for (uint32_t i = 0; i < n; i++) {
+        const fm__work *v = &work[i];
+        assert_true(v->span.begin_ns < v->span.end_ns);
+        assert_int_equal(v->observed, v->copy && observed);
+        if (v->copy) {
+            copied += v->span.begin_ns + SLACK_NS >= begin && v->span.end_ns <= end + SLACK_NS;
+            continue;
+        }
+        assert_true(v->span.begin_ns >= until && v->span.end_ns <= whole.end_ns);
+        until = v->span.end_ns;
+        computed++;
+    }
+    assert_int_equal(computed, r->n_commands);
+    assert_int_equal(copied, n_copy);
+    assert_int_equal(fm__device_recording_work(w->recordings[0], work, 1), 1);
+}
+
+/* Copies have times of their own, those for this replay also while the ones for the next are under
+   way; where their queue keeps none they are bounded from without. */
+static void copies_keep_time(void **state) {
+    (void)state;
+    for (int mode = 0; mode < 3; mode++) {
+        wide w;
+        value = 0;
+        wide_init(&w, 2, (fm__vulkan_options){.untimed_copies = mode == 1, .one_queue = mode == 2});
+        assert_int_equal(w.ring->keeps_time, mode != 1);
+        record(&w, 0, 0, 3, FM__AXIS_WHOLE, 0, 0);
+        const fm__vulkan_recording *r = (fm__vulkan_recording *)w.recordings[0];
+        assert_int_equal(fm__device_recording_work(w.recordings[0], (fm__work[1]){0}, 1), 0);
+        assert_true(r->n_part > 8);
+        for (uint64_t n = 1; n <= 4; n++) {
+            usleep(5000); /* the copies of before are out of reach of the slack */
+            uint64_t early = w.ring->early, begin = fm__now_ns();
+            replay(&w);
+            uint64_t end = fm__now_ns();
+            assert_true(w.ring->early > early);
+            assert_true(fm__vulkan_wait_copy((fm__vulkan *)w.device, w.ring->n_copy));
+            /* Of this replay and of the one behind it: bounded ones only once they are read. */
+            uint64_t all = fm__now_ns();
+            if (mode == 1)
+                check_work(&w, begin, end, (uint32_t)(r->n_part - (n > 1 ? early / (n - 1) : 0)),
+                           true);
+            else
+                check_work(&w, begin, all, r->n_part + (n > 1 ? 0 : (uint32_t)w.ring->early),
+                           false);
+        }
+        compare(&w, 2);
+        wide_finish(&w);
+    }
+}
+
 /* The driver takes the first call and refuses the second: the device counts as lost, but whoever
    frees what the first works on waits for it. Where it refuses the first nothing has happened. */
 static void ends_what_it_began(void **state) {
@@ -270,7 +353,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_each_byte_once),     cmocka_unit_test(tokens_take_parts_too),
         cmocka_unit_test(keeps_what_fits),           cmocka_unit_test(borders_do_not_stop_copies),
-        cmocka_unit_test(copies_for_the_next_token), cmocka_unit_test(ends_what_it_began),
+        cmocka_unit_test(copies_for_the_next_token), cmocka_unit_test(copies_keep_time),
+        cmocka_unit_test(ends_what_it_began),        cmocka_unit_test(shrinks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ typedef struct test_rung {
     fm__kernels kernels;
 } test_rung;
 
-enum { TEST_MAX_RUNGS = 8 };
+enum { TEST_MAX_RUNGS = 10 };
 
 /* Every rung that this processor runs, ref first, and the same rungs with optional features taken
    away, as an older processor would run them. */
@@ -41,6 +41,27 @@ static inline size_t test_rungs(test_rung out[TEST_MAX_RUNGS]) {
         n++;
     }
 #endif
+    return n;
+}
+
+/* The NEON rung with optional features taken away, as an older processor would run it: other linear
+   kernels, the rest is the same. Adds them behind the first n. */
+static inline size_t test_rungs_older(test_rung out[TEST_MAX_RUNGS], size_t n) {
+    static const struct {
+        const char *name;
+        uint32_t features;
+    } older[] = {{"neon without dotprod, i8mm", FM__CPU_NEON},
+                 {"neon without i8mm", FM__CPU_NEON | FM__CPU_DOTPROD}};
+    const uint32_t features = fm__cpu_features();
+    for (size_t i = 0; i < sizeof older / sizeof older[0]; i++) {
+        const uint32_t missing = (FM__CPU_DOTPROD | FM__CPU_I8MM) & ~older[i].features;
+        if (!(features & missing) || (features & older[i].features) != older[i].features)
+            continue; /* nothing is taken away, or there is even less */
+        snprintf(out[n].name, sizeof out[n].name, "%s", older[i].name);
+        assert_int_equal(fm__kernels_get_for(&out[n].kernels, "neon", older[i].features, NULL),
+                         FM_OK);
+        n++;
+    }
     return n;
 }
 

@@ -12,6 +12,7 @@ static fm__kernels ref;
 static test_rung rungs[TEST_MAX_RUNGS];
 static size_t n_rungs;
 static uint8_t *scratch;
+static fm__cache_type cache_type; /* of every problem */
 
 static int setup(void **state) {
     (void)state;
@@ -99,9 +100,26 @@ static void fill_tables(problem *p, fm__random *random, const uint32_t first_see
     assert_true(next <= MAX_PAGES);
 }
 
-static void round_all(float *x, size_t n) {
+/* Up to 32 entries as multiples of the scale that the contract gives them. */
+static void round_block(float *x, size_t n, bool stored) {
+    uint32_t most = 0;
     for (size_t i = 0; i < n; i++)
-        x[i] = fm__f16_to_f32(fm__kv_f16(x[i]));
+        most = (fm__f32_bits(x[i]) & 0x7FFFFFFFu) > most ? fm__f32_bits(x[i]) & 0x7FFFFFFFu : most;
+    float a = fm__bits_f32(most);
+    float d = stored ? fm__bits_f32((uint32_t)fm__kv_scale(most) << 16) : a * FM__INV127;
+    float inverse = d == 0.0f ? 0.0f : stored ? fm__rcp(d) : 127.0f * fm__rcp(a);
+    for (size_t i = 0; i < n; i++)
+        x[i] = fmaxf(-127.0f, fminf(127.0f, rintf(x[i] * inverse))) * d;
+}
+
+static void round_all(float *x, size_t heads, size_t dim) {
+    for (size_t h = 0; h < heads; h++, x += dim)
+        for (size_t i = 0; i < dim; i += 32) {
+            if (cache_type == FM__CACHE_Q8_0)
+                round_block(x + i, dim - i < 32 ? dim - i : 32, true);
+            for (size_t j = i; cache_type == FM__CACHE_F16 && j < dim && j < i + 32; j++)
+                x[j] = fm__f16_to_f32(fm__kv_f16(x[j]));
+        }
 }
 
 /* Stores the sequences; slots that no row sees stay NaN. */
@@ -115,11 +133,11 @@ static void fill_cache(problem *p, fm__random *random, enum content content) {
             float *k = p->k[s] + i * n_k, *v = p->v[s] + i * n_v;
             fill_keys(random, content, k, n_k, p->group.key_dim, i);
             fill_values(random, content, v, n_v);
-            round_all(k, n_k);
-            round_all(v, n_v);
             uint32_t page = p->tables[2 * s + 1][i / 64];
             if (page != FM__NO_PAGE)
-                ref.kv_store(&p->group, p->cache, page, i % 64, k, v);
+                ref.kv_store[p->group.type](&p->group, p->cache, page, i % 64, k, v);
+            round_all(k, p->group.n_kv_head, p->group.key_dim);
+            round_all(v, p->group.n_kv_head, p->group.value_dim);
         }
     }
 }
@@ -168,13 +186,15 @@ static void problem_init(problem *p, enum content content, uint32_t key_dim, uin
     fm__random random;
     fm__random_seed(&random, key_dim * 1000 + ratio * 100 + window + content);
     memset(p, 0, sizeof *p);
-    p->group = (fm__cache_group){.n_layer = 1,
-                                 .n_page = MAX_PAGES,
-                                 .n_kv_head = kv_heads,
-                                 .key_dim = key_dim,
-                                 .value_dim = value_dim,
-                                 .window = window,
-                                 .head_bytes = (size_t)128 * (key_dim + value_dim)};
+    p->group =
+        (fm__cache_group){.n_layer = 1,
+                          .n_page = MAX_PAGES,
+                          .n_kv_head = kv_heads,
+                          .key_dim = key_dim,
+                          .value_dim = value_dim,
+                          .type = cache_type,
+                          .window = window,
+                          .head_bytes = fm__cache_head_bytes(cache_type, key_dim, value_dim)};
     p->heads = kv_heads * ratio;
     size_t bytes = MAX_PAGES * kv_heads * p->group.head_bytes;
     p->cache = array(bytes, 1);
@@ -199,7 +219,7 @@ static void problem_init(problem *p, enum content content, uint32_t key_dim, uin
     size_t out_cols = (size_t)p->heads * value_dim;
     p->expected = array(p->batch.n_row * out_cols, sizeof(float));
     fm__attention_args args = arguments(p, p->expected, out_cols);
-    ref.attention(&args);
+    ref.attention[p->group.type](&args);
 }
 
 static void problem_finish(problem *p) {
@@ -214,8 +234,16 @@ static void problem_finish(problem *p) {
 
 /* ---- naive attention ---- */
 
-/* One row and head in double, and what the result may differ by: `tolerance` of each term, and the
-   terms below exp(-24), which the contract drops. */
+static double largest_of(const float *x, size_t n) {
+    float most = 0.0f;
+    for (size_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return (double)most;
+}
+
+/* One row and head in double, and what the result may differ by: `tolerance` of each term, the
+   terms below exp(-24), which the contract drops, and for q8_0 half a unit of the 16-bit weights of
+   each key (at most 2^-16 of the largest value). */
 static void naive(const problem *p, uint32_t row, uint32_t head, double tolerance, double *out,
                   double *bound) {
     uint32_t s = p->sequence[row], kv = head / (p->heads / p->group.n_kv_head);
@@ -224,12 +252,19 @@ static void naive(const problem *p, uint32_t row, uint32_t head, double toleranc
     uint32_t position = p->position[row], window = p->group.window;
     uint32_t first = window && position + 1 > window ? position + 1 - window : 0;
     static double score[MAX_LENGTH];
-    double most = -INFINITY, l = 0.0;
+    float rounded[FM__MAX_HEAD_DIM];
+    for (uint32_t j = 0; j < dk; j++)
+        rounded[j] = q[j] * 0.125f;
+    for (uint32_t j = 0; p->group.type == FM__CACHE_Q8_0 && j < dk; j += 32)
+        round_block(rounded + j, dk - j < 32 ? dk - j : 32, false);
+    double most = -INFINITY, l = 0.0, largest = 0.0;
     for (uint32_t i = first; i <= position; i++) {
         score[i] = 0.0;
         for (uint32_t j = 0; j < dk; j++)
-            score[i] += (double)q[j] * 0.125 * (double)p->k[s][((size_t)i * n_kv + kv) * dk + j];
+            score[i] += (double)rounded[j] * (double)p->k[s][((size_t)i * n_kv + kv) * dk + j];
         most = fmax(most, score[i]);
+        if (p->group.type == FM__CACHE_Q8_0)
+            largest = fmax(largest, largest_of(p->v[s] + ((size_t)i * n_kv + kv) * dv, dv));
     }
     for (uint32_t j = 0; j < dv; j++)
         out[j] = bound[j] = 0.0;
@@ -239,7 +274,7 @@ static void naive(const problem *p, uint32_t row, uint32_t head, double toleranc
         for (uint32_t j = 0; j < dv; j++) {
             double v = (double)p->v[s][((size_t)i * n_kv + kv) * dv + j];
             out[j] += e * v;
-            bound[j] += (tolerance * e + 3.8e-11) * fabs(v);
+            bound[j] += (tolerance * e + 3.8e-11) * fabs(v) + 0x1p-16 * largest;
         }
     }
     for (uint32_t j = 0; j < dv; j++) {
@@ -279,7 +314,7 @@ static void check_call(const problem *p, const test_rung *rung, uint32_t row_beg
     args.row_end = row_end;
     args.kv_begin = kv_begin;
     args.kv_end = kv_end;
-    rung->kernels.attention(&args);
+    rung->kernels.attention[p->group.type](&args);
     for (uint32_t row = 0; row < p->batch.n_row; row++)
         for (size_t c = 0; c < stride; c++) {
             bool ours =
@@ -316,13 +351,13 @@ static void check_parts(const problem *p, const test_rung *rung, uint32_t run) {
             for (args.block_end = end; args.block_end > begin; args.block_end = args.block_begin) {
                 args.block_begin = args.block_end - begin > run ? args.block_end - run : begin;
                 args.parts = parts + (args.block_begin - begin) * head;
-                rung->kernels.attention(&args);
+                rung->kernels.attention[p->group.type](&args);
             }
             args.mode = FM__ATTENTION_MERGE;
             args.block_begin = begin;
             args.block_end = end;
             args.parts = parts;
-            rung->kernels.attention(&args);
+            rung->kernels.attention[p->group.type](&args);
             fm__free(parts);
         }
     test_same_all(out, p->expected, n, rung->name);
@@ -334,7 +369,7 @@ static void check_rungs(const problem *p) {
     for (size_t r = 0; r < n_rungs; r++) {
         check_call(p, &rungs[r], rows / 2, rows / 2 + 1, 0, kv);
         check_parts(p, &rungs[r], 1 + rows % 2);
-        if (rungs[r].kernels.attention == ref.attention)
+        if (rungs[r].kernels.attention[p->group.type] == ref.attention[p->group.type])
             continue; /* slow, and it made what is expected */
         check_call(p, &rungs[r], 0, rows, 0, kv);
         check_call(p, &rungs[r], 0, rows, kv / 2, kv);
@@ -411,7 +446,7 @@ static void test_window(void **state) {
     check_naive(&p, 1e-3);
     check_rungs(&p);
     const float nan_k[128] = {NAN}, nan_v[128] = {[64] = NAN};
-    ref.kv_store(&p.group, p.cache, p.tables[1][0], 0, nan_k, nan_v);
+    ref.kv_store[p.group.type](&p.group, p.cache, p.tables[1][0], 0, nan_k, nan_v);
     size_t cols = 4 * 64, n_finite = 0;
     float *out = array(p.batch.n_row * cols, sizeof(float));
     for (size_t r = 0; r < n_rungs; r++)
@@ -419,7 +454,7 @@ static void test_window(void **state) {
             fm__attention_args args = arguments(&p, out, cols);
             args.row_begin = row;
             args.row_end = row + 1;
-            rungs[r].kernels.attention(&args);
+            rungs[r].kernels.attention[p.group.type](&args);
             bool touched = p.sequence[row] == 0 && p.position[row] < 8;
             if (touched)
                 assert_true(isnan(out[row * cols])); /* a NaN in reach is not hidden */
@@ -441,7 +476,8 @@ static void test_chunks(void **state) {
     for (size_t r = 0; r < n_rungs; r++)
         for (uint32_t chunk = 1; chunk <= 33; chunk = chunk * 2 + 1)
             for (uint32_t row = 0; row + chunk <= p.batch.n_row;
-                 row += rungs[r].kernels.attention == ref.attention ? 80 : 20)
+                 row +=
+                 rungs[r].kernels.attention[p.group.type] == ref.attention[p.group.type] ? 80 : 20)
                 check_call(&p, &rungs[r], row, row + chunk, 0, 1);
     problem_finish(&p);
 }
@@ -450,7 +486,8 @@ static void test_chunks(void **state) {
    change docs/numerics.md with it. */
 static void test_pinned_bits(void **state) {
     (void)state;
-    const uint64_t want = UINT64_C(0x9f1b27c0d665220b);
+    const uint64_t want =
+        cache_type == FM__CACHE_Q8_0 ? UINT64_C(0x9ca4883f4286a46b) : UINT64_C(0x9f1b27c0d665220b);
     const uint32_t rows[SEQUENCES] = {5, 5, 5};
     uint64_t hash = FM__HASH_SEED;
     for (size_t which = 2; which < 8; which += 2)
@@ -466,11 +503,27 @@ static void test_pinned_bits(void **state) {
                  (unsigned long long)want);
 }
 
+static int with_q8_0(void **state) {
+    (void)state;
+    cache_type = FM__CACHE_Q8_0;
+    return 0;
+}
+
+#define WITH_Q8_0(test)                                                                            \
+    { #test " q8_0", test, with_q8_0, NULL, NULL }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pinned_bits),  cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_unequal_dims), cmocka_unit_test(test_window),
+        cmocka_unit_test(test_pinned_bits),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_unequal_dims),
+        cmocka_unit_test(test_window),
         cmocka_unit_test(test_chunks),
+        WITH_Q8_0(test_pinned_bits),
+        WITH_Q8_0(test_shapes),
+        WITH_Q8_0(test_unequal_dims),
+        WITH_Q8_0(test_window),
+        WITH_Q8_0(test_chunks),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

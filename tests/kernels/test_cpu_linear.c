@@ -4,6 +4,7 @@
  * for bit (exact class), the fast class within its bound; guard pages, guard values, sub-ranges.
  */
 #include "amx_emulated.h"
+#include "avxvnni_emulated.h"
 #include "kernels.h"
 
 enum { MAX_N = 128, MAX_TOKENS = 33, MAX_K = 2560, GUARD = 5 /* columns behind n */ };
@@ -37,10 +38,20 @@ static size_t n_rungs;
 static uint8_t *scratch;
 static float *out;
 
-/* The AMX kernels on emulated tiles, where the rest of them runs. */
+/* The AVX-VNNI kernels with AVX-512's encoding and the AMX kernels on emulated tiles, where the
+   rest of them runs. */
 static void add_emulated(void) {
 #if FM__RUNGS_X86
     const uint32_t features = fm__cpu_features();
+    if (!(features & FM__CPU_AVX_VNNI))
+        print_message("avxvnni: this processor has no AVX-VNNI\n");
+    if (features & FM__CPU_AVX512_VNNI) {
+        snprintf(rungs[n_rungs].name, sizeof rungs[n_rungs].name, "avxvnni, emulated");
+        assert_int_equal(fm__kernels_get(&rungs[n_rungs].kernels, "avx2", NULL), FM_OK);
+        test_avxvnni_emulated_fill(&rungs[n_rungs++].kernels);
+    } else {
+        print_message("avxvnni, emulated: needs AVX-512 VNNI\n");
+    }
     if (!(features & FM__CPU_AMX_INT8))
         print_message("amx: no tiles on this processor, or not granted by its system\n");
     if (!(features & FM__CPU_AVX512_VNNI) || !__builtin_cpu_supports("gfni")) {
@@ -56,7 +67,7 @@ static void add_emulated(void) {
 static int setup(void **state) {
     (void)state;
     fm__kernels_fill_ref(&ref);
-    n_rungs = test_rungs(rungs);
+    n_rungs = test_rungs_older(rungs, test_rungs(rungs));
     add_emulated();
     scratch = fm__alloc(FM__LINEAR_SCRATCH);
     out = fm__alloc((size_t)MAX_TOKENS * (MAX_N + GUARD) * sizeof(float));
@@ -466,12 +477,55 @@ static void test_ladder(void **state) {
     assert_non_null(strstr(error.message, foreign));
 }
 
+/* What a processor with some features is given. */
+static void check_choice(uint32_t features, const char *rung, const char *q4_k, const char *f32) {
+    fm__kernels table;
+    assert_int_equal(fm__kernels_get_for(&table, NULL, features, NULL), FM_OK);
+    assert_string_equal(table.rung, rung);
+    assert_string_equal(table.linear[FM__TYPE_Q4_K][0].name, q4_k);
+    assert_string_equal(table.linear[FM__TYPE_F32][0].name, f32);
+}
+
+static void test_choice(void **state) {
+    (void)state;
+    check_choice(0, "ref", "fm__linear_q4_k_ref", "fm__linear_f32_ref");
+#if FM__RUNGS_X86
+    const uint32_t avx2 = FM__CPU_AVX2, avxvnni = avx2 | FM__CPU_AVX_VNNI;
+    const uint32_t avx512 = avx2 | FM__CPU_AVX512 | FM__CPU_AVX512_VNNI | FM__CPU_AVX512_BF16;
+    const uint32_t amx = avx512 | FM__CPU_AVX_VNNI | FM__CPU_AMX_INT8 | FM__CPU_AMX_BF16;
+    check_choice(FM__CPU_AVX_VNNI, "ref", "fm__linear_q4_k_ref", "fm__linear_f32_ref");
+    check_choice(avx2, "avx2", "fm__linear_q4_k_avx2", "fm__linear_f32_avx2");
+    check_choice(avxvnni, "avxvnni", "fm__linear_q4_k_avxvnni", "fm__linear_f32_avx2");
+    /* without VNNI of its own, AVX-512 keeps what the step below has */
+    check_choice(avx2 | FM__CPU_AVX512, "avx512", "fm__linear_q4_k_avx2", "fm__linear_f32_avx512");
+    check_choice(avx512, "avx512", "fm__linear_q4_k_avx512vnni", "fm__linear_f32_avx512");
+    check_choice(amx, "amx", "fm__linear_q4_k_amx", "fm__linear_f32_avx512");
+    fm__kernels table;
+    fm_error error = {0};
+    assert_int_equal(fm__kernels_get_for(&table, "avxvnni", avx512, &error), FM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "AVX-VNNI"));
+    assert_int_equal(fm__kernels_get_for(&table, "avxvnni", amx, &error), FM_OK);
+    assert_string_equal(table.linear[FM__TYPE_Q4_K][0].name, "fm__linear_q4_k_avxvnni");
+    assert_int_equal(fm__kernels_get_for(&table, "avx2", amx, &error), FM_OK);
+    assert_string_equal(table.linear[FM__TYPE_Q4_K][0].name, "fm__linear_q4_k_avx2");
+#endif
+#if FM__RUNGS_ARM
+    const uint32_t neon = FM__CPU_NEON, dotprod = neon | FM__CPU_DOTPROD;
+    check_choice(neon, "neon", "fm__linear_q4_k_neon", "fm__linear_f32_neon");
+    check_choice(dotprod, "neon", "fm__linear_q4_k_dotprod", "fm__linear_f32_neon");
+    check_choice(dotprod | FM__CPU_I8MM, "neon", "fm__linear_q4_k_i8mm", "fm__linear_f32_neon");
+    /* which fall back on dot products for few tokens */
+    check_choice(neon | FM__CPU_I8MM, "neon", "fm__linear_q4_k_neon", "fm__linear_f32_neon");
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ladder),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_one_bit),     cmocka_unit_test(test_ref_double),
-        cmocka_unit_test(test_pinned_bits), cmocka_unit_test(test_rungs_exact),
-        cmocka_unit_test(test_rungs_fast),  cmocka_unit_test(test_many_tokens),
+        cmocka_unit_test(test_ladder),      cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_one_bit),
+        cmocka_unit_test(test_ref_double),  cmocka_unit_test(test_pinned_bits),
+        cmocka_unit_test(test_rungs_exact), cmocka_unit_test(test_rungs_fast),
+        cmocka_unit_test(test_many_tokens),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

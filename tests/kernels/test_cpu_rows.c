@@ -347,7 +347,59 @@ static void test_pinned_bits(void **state) {
 
 /* ---- the cache store ---- */
 
-static void check_kv_store(uint32_t key_dim, uint32_t value_dim, uint32_t heads, uint32_t seed) {
+/* The entry where tape.h says that it is, of a page's head. */
+static float entry_q8_0(const uint8_t *head, size_t code, size_t scale) {
+    uint16_t bits;
+    memcpy(&bits, head + scale, sizeof bits);
+    return (float)(int8_t)head[code] * fm__bits_f32((uint32_t)bits << 16);
+}
+
+static void check_entry(float stored, const float *block, uint32_t n, uint32_t i) {
+    uint32_t most = 0;
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t u = fm__f32_bits(block[j]) & 0x7FFFFFFFu;
+        most = u > most ? u : most;
+    }
+    float a = fm__bits_f32(most);
+    if (!(a < 0x1p100f))
+        assert_true(isnan(stored));
+    else if (a < 0x1p-22f)
+        assert_true(stored == 0.0f);
+    else /* half a step, and the largest by what its scale is rounded */
+        assert_true(fabsf(stored - block[i]) <= a * (0.505f / 127));
+}
+
+static void check_stored_q8_0(const uint8_t *head, const fm__cache_group *group, uint32_t slot,
+                              const float *k, const float *v) {
+    uint32_t dk = group->key_dim, dv = group->value_dim, tile = slot / 16, lane = slot % 16;
+    fm__cache_parts parts = fm__cache_q8_0_parts(dk, dv);
+    for (uint32_t i = 0; i < dk; i++) {
+        size_t code = ((size_t)tile * ((dk + 3) / 4) + i / 4) * 64 + lane * 4 + i % 4;
+        size_t scale =
+            parts.key_scales + (((size_t)tile * ((dk + 31) / 32) + i / 32) * 16 + lane) * 2;
+        uint32_t b = i / 32 * 32, n = dk - b < 32 ? dk - b : 32;
+        check_entry(entry_q8_0(head, code, scale), k + b, n, i % 32);
+    }
+    for (uint32_t j = 0; j < dv; j++) {
+        uint32_t b = j / 32 * 32, n = dv - b < 32 ? dv - b : 32;
+        size_t code = parts.values + (size_t)b * 64 + (slot / 4 * n + j % 32) * 4 + slot % 4;
+        size_t scale = parts.value_scales + ((size_t)j / 32 * 64 + slot) * 2;
+        check_entry(entry_q8_0(head, code, scale), v + b, n, j % 32);
+    }
+}
+
+static void check_stored_f16(const uint8_t *head, const fm__cache_group *group, uint32_t slot,
+                             const float *k, const float *v) {
+    uint32_t i = group->key_dim - 1, j = group->value_dim - 1;
+    uint16_t stored;
+    memcpy(&stored, head + 2 * ((slot / 16 * group->key_dim + i) * 16 + slot % 16), 2);
+    assert_int_equal(stored, fm__kv_f16(k[i]));
+    memcpy(&stored, head + 2 * (64 * group->key_dim + slot * group->value_dim + j), 2);
+    assert_int_equal(stored, fm__kv_f16(v[j]));
+}
+
+static void check_kv_store(fm__cache_type type, uint32_t key_dim, uint32_t value_dim,
+                           uint32_t heads, uint32_t seed) {
     fm__random random;
     fm__random_seed(&random, seed);
     fm__cache_group group = {.n_layer = 1,
@@ -355,7 +407,8 @@ static void check_kv_store(uint32_t key_dim, uint32_t value_dim, uint32_t heads,
                              .n_kv_head = heads,
                              .key_dim = key_dim,
                              .value_dim = value_dim,
-                             .head_bytes = (size_t)128 * (key_dim + value_dim)};
+                             .type = type,
+                             .head_bytes = fm__cache_head_bytes(type, key_dim, value_dim)};
     size_t bytes = 3 * heads * group.head_bytes;
     uint8_t *want = fm__alloc(bytes), *got = fm__alloc(bytes);
     assert_true(want && got);
@@ -369,20 +422,18 @@ static void check_kv_store(uint32_t key_dim, uint32_t value_dim, uint32_t heads,
             const float edges[] = {NAN,        INFINITY,      -INFINITY, 65504.0f,
                                    -65520.0f,  1e30f,         0x1p-14f,  -0x1.fp-15f,
                                    -0.0f,      2049.0f,       2051.0f,   -1e-40f,
-                                   65503.999f, 0x1.ffffp-15f, 65488.0f,  65487.9f};
+                                   65503.999f, 0x1.ffffp-15f, 0x1p100f,  0x1.fffp-23f};
             for (size_t i = 0; i < 16 && i < heads * value_dim; i++)
                 FLOATS(v)[(i * 7 + slot) % (heads * value_dim)] = edges[i];
             FLOATS(k)[slot % key_dim] = edges[slot % 16];
-            ref.kv_store(&group, want, slot % 3, slot, FLOATS(k), FLOATS(v));
-            rungs[r].kernels.kv_store(&group, got, slot % 3, slot, FLOATS(k), FLOATS(v));
-            /* where tape.h says that they are */
-            uint32_t h = heads - 1, i = key_dim - 1, j = value_dim - 1;
-            size_t head = ((size_t)(slot % 3) * heads + h) * group.head_bytes / 2;
-            uint16_t stored;
-            memcpy(&stored, want + 2 * (head + (slot / 16 * key_dim + i) * 16 + slot % 16), 2);
-            assert_int_equal(stored, fm__kv_f16(FLOATS(k)[h * key_dim + i]));
-            memcpy(&stored, want + 2 * (head + 64 * key_dim + slot * value_dim + j), 2);
-            assert_int_equal(stored, fm__kv_f16(FLOATS(v)[h * value_dim + j]));
+            ref.kv_store[group.type](&group, want, slot % 3, slot, FLOATS(k), FLOATS(v));
+            rungs[r].kernels.kv_store[group.type](&group, got, slot % 3, slot, FLOATS(k),
+                                                  FLOATS(v));
+            uint32_t h = heads - 1;
+            const uint8_t *head = want + ((size_t)(slot % 3) * heads + h) * group.head_bytes;
+            (type == FM__CACHE_Q8_0 ? check_stored_q8_0 : check_stored_f16)(
+                head, &group, slot, FLOATS(k) + (size_t)h * key_dim,
+                FLOATS(v) + (size_t)h * value_dim);
             test_guarded_free(&k);
             test_guarded_free(&v);
         }
@@ -400,8 +451,10 @@ static void test_kv_store(void **state) {
     const uint32_t dims[] = {40, 64, 80, 96, 112, 128, 192, 256, 33};
     for (uint32_t i = 0; i < 9; i++)
         for (uint32_t heads = 1; heads <= 3; heads++) {
-            check_kv_store(dims[i], dims[i], heads, i + heads);
-            check_kv_store(dims[i], dims[(i + heads) % 9], heads, i + heads);
+            for (int t = 0; t < FM__CACHE_TYPES; t++) {
+                check_kv_store((fm__cache_type)t, dims[i], dims[i], heads, i + heads);
+                check_kv_store((fm__cache_type)t, dims[i], dims[(i + heads) % 9], heads, i + heads);
+            }
         }
 }
 

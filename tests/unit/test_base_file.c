@@ -214,6 +214,16 @@ static void test_read(void **state) {
     assert_int_equal(strncmp(data, "Name:", 5), 0);
     fm__free(data);
     assert_int_equal(fm__file_read("/dev/zero", 1 << 20, &data, &bytes, &error), FM_ERROR_LIMIT);
+    /* Nobody writes into it: whoever opened it to read would wait. */
+    char pipe_path[160];
+    fm__mapping piped;
+    snprintf(pipe_path, sizeof pipe_path, "%s/silent", folder);
+    assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    assert_int_equal(fm__file_read(pipe_path, 1 << 20, &data, &bytes, &error), FM_ERROR_IO);
+    assert_non_null(strstr(error.message, "is a pipe"));
+    assert_int_equal(fm__mapping_open(&piped, pipe_path, &error), FM_ERROR_IO);
+    assert_true(!fm__path_is_regular(pipe_path) && !fm__path_is_regular(folder));
+    unlink(pipe_path);
     assert_int_equal(fm__file_read("/nonexistent", 9, &data, &bytes, &error), FM_ERROR_IO);
     assert_int_equal(fm__file_read(folder, 9, &data, &bytes, &error), FM_ERROR_IO);
     assert_int_equal(fm__mapping_open(&mapping, folder, &error), FM_ERROR_IO);

@@ -89,6 +89,36 @@ static void test_pages(void **state) {
     fm__pages_free(NULL, 5);
 }
 
+/* Whether programs that ask for huge pages get them, as far as the system says. */
+static bool has_huge_pages(void) {
+    char *text = NULL;
+    size_t bytes;
+    if (fm__file_read("/sys/kernel/mm/transparent_hugepage/enabled", 4096, &text, &bytes, NULL) !=
+        FM_OK)
+        return false;
+    bool has = strstr(text, "[always]") || strstr(text, "[madvise]");
+    fm__free(text);
+    return has;
+}
+
+static void test_huge_pages(void **state) {
+    (void)state;
+    const size_t bytes = (size_t)16 << 20;
+    uint8_t *memory = fm__pages_alloc(bytes);
+    assert_non_null(memory);
+    assert_int_equal(fm__pages_huge(memory + (4 << 20), 8 << 20), 0); /* nothing touched yet */
+    memset(memory, 1, bytes);
+    uint64_t whole = fm__pages_huge(memory, bytes), half = fm__pages_huge(memory, bytes / 2);
+    assert_true(whole <= bytes && half <= bytes / 2 && half <= whole);
+    assert_int_equal(whole % (2 << 20), 0);
+    if (has_huge_pages()) /* how many is the system's affair */
+        printf("huge pages: %llu of %zu MiB\n", (unsigned long long)(whole >> 20), bytes >> 20);
+    else
+        assert_int_equal(whole, 0);
+    fm__pages_free(memory, bytes);
+    assert_int_equal(fm__pages_huge(NULL, 0), 0);
+}
+
 static void test_arena(void **state) {
     (void)state;
     fm__arena arena;
@@ -138,7 +168,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alloc),      cmocka_unit_test(test_reallocation),
         cmocka_unit_test(test_fail_after), cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_arena),      cmocka_unit_test(test_checked),
+        cmocka_unit_test(test_huge_pages), cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,13 +84,56 @@ static void test_measured(void **state) {
     assert_int_equal(fm_lab_kernels(&o, on_kernel, &(seen){0}, &error), FM_OK);
 }
 
+static atomic_int asked;
+
+static int stop_now(void) {
+    atomic_fetch_add(&asked, 1);
+    return 1;
+}
+
+static int go_on(void) {
+    atomic_fetch_add(&asked, 1);
+    return 0;
+}
+
+/* Far more threads than processors, and an operation as long as a minute: whoever asks to stop does
+   not wait for it. */
+static void stops_at_once(void **state) {
+    (void)state;
+    fm__kernels ref;
+    fm__random random;
+    fm__bench_pool pool = {0};
+    fm__bench_case *c = NULL;
+    assert_int_equal(fm__kernels_get(&ref, "ref", NULL), FM_OK);
+    fm__random_seed(&random, 1);
+    assert_int_equal(fm__bench_linear(&c, fm__type_get(FM__Q8_0), false, 512, 512, 1, 1 << 20,
+                                      &pool, &random, NULL),
+                     FM_OK);
+    for (int stop = 0; stop < 2; stop++) {
+        fm__bench_team *team = NULL;
+        atomic_store(&asked, 0);
+        assert_int_equal(fm__bench_team_create(&team, 64, stop ? stop_now : go_on, NULL), FM_OK);
+        uint64_t begin = fm__now_ns();
+        fm__bench_run(team, c, &ref, stop ? FM__BENCH_ITERATIONS : 8);
+        assert_int_equal(fm__bench_team_cancelled(team), stop && atomic_load(&asked) > 0);
+        if (stop) {
+            assert_true(atomic_load(&asked) == 1);
+            assert_true(fm__now_ns() - begin < UINT64_C(5000000000));
+            assert_int_equal(fm__bench_run(team, c, &ref, FM__BENCH_ITERATIONS), 1);
+        }
+        fm__bench_team_destroy(&team);
+    }
+    c->destroy(c);
+    fm__bench_pool_finish(&pool);
+}
+
 /* A case whose output is not what ref gives is reported as such. */
 static void expect_noticed(fm__bench_case *c) {
     fm__kernels ref;
     fm__bench_team *team = NULL;
     fm__bench_check check;
     assert_int_equal(fm__kernels_get(&ref, "ref", NULL), FM_OK);
-    assert_int_equal(fm__bench_team_create(&team, 2, NULL), FM_OK);
+    assert_int_equal(fm__bench_team_create(&team, 2, NULL, NULL), FM_OK);
     if (c->reset != NULL)
         c->reset(c);
     assert_true(fm__bench_run(team, c, &ref, 1) > 0);
@@ -123,10 +166,10 @@ static void test_noticed(void **state) {
         expect_noticed(c);
     }
     const uint32_t rows[] = {70, 5, 1, 2}, depth[] = {3, 70, 1000, 511}; /* the last two: by keys */
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(
-            fm__bench_attention(&c, &shape, rows[i], depth[i], 1 << 20, &pool, &random, NULL),
-            FM_OK);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(fm__bench_attention(&c, (fm__cache_type)(i / 4), &shape, rows[i % 4],
+                                             depth[i % 4], 1 << 20, &pool, &random, NULL),
+                         FM_OK);
         expect_noticed(c);
     }
     for (int op = FM__BENCH_RMSNORM; op <= FM__BENCH_KV_STORE; op++) {
@@ -187,10 +230,9 @@ static void test_stopped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_noticed),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_measured), cmocka_unit_test(test_noticed),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_stopped),
+        cmocka_unit_test(stops_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -262,11 +262,56 @@ static void small_floats_become_zero(void **state) {
     assert_int_equal(half[3], 0);
 }
 
+/* Hash of a full panel and of one of five rows, of rows that a seed gives. */
+static uint64_t hash_of_panels(const fm__type *type) {
+    fm__random random;
+    fm__random_seed(&random, 13);
+    size_t k = type->quantised ? (size_t)5 * type->block : 1023;
+    size_t stride = fm__panel_layout_of(type, k).stride;
+    uint8_t *panel = malloc(stride);
+    uint64_t hash = FM__HASH_SEED;
+    static const size_t n[] = {16, 5};
+    for (size_t i = 0; i < 2; i++) {
+        rows r = random_rows(&random, type, n[i], k);
+        type->pack(r.at, k, panel);
+        hash = fm__hash(hash, panel, stride);
+        free_rows(&r);
+    }
+    free(panel);
+    return hash;
+}
+
+/* The packers' bytes, all of them, as the first and plainest packers wrote them. */
+static void bytes_do_not_change(void **state) {
+    (void)state;
+    static const struct {
+        fm__dtype dtype;
+        uint64_t hash;
+    } expected[] = {
+        {FM__F32, UINT64_C(0x1ccd86a25ae0e5c4)},    {FM__F16, UINT64_C(0x97e568caa1f767fe)},
+        {FM__BF16, UINT64_C(0x4f019334a70706d8)},   {FM__Q8_0, UINT64_C(0x4795c1f8b49524b6)},
+        {FM__Q4_0, UINT64_C(0xdde008f840782d5e)},   {FM__Q4_1, UINT64_C(0x30165f3d669a1eaf)},
+        {FM__Q5_0, UINT64_C(0x2ecb515ddc0b9a11)},   {FM__Q5_1, UINT64_C(0x6a7a1450f25f66e6)},
+        {FM__IQ4_NL, UINT64_C(0xdde008f840782d5e)}, {FM__MXFP4, UINT64_C(0x04e31e89671e31eb)},
+        {FM__Q2_K, UINT64_C(0x77b915893e3a912a)},   {FM__Q3_K, UINT64_C(0x41c7dfb27e9d8217)},
+        {FM__Q4_K, UINT64_C(0x1b99e200b16f0e5f)},   {FM__Q5_K, UINT64_C(0x5130f0c61d3cdeab)},
+        {FM__Q6_K, UINT64_C(0x76b74c0c7e54c804)},   {FM__IQ4_XS, UINT64_C(0x11d58a92f0c3fca1)},
+        {FM__TQ1_0, UINT64_C(0xb7830ca687744c09)},  {FM__TQ2_0, UINT64_C(0x255a3eb76a8f9023)},
+    };
+    assert_int_equal(sizeof expected / sizeof expected[0], fm__type_count());
+    for (size_t i = 0; i < fm__type_count(); i++) {
+        const fm__type *type = fm__type_get(expected[i].dtype);
+        uint64_t hash = hash_of_panels(type);
+        if (hash != expected[i].hash)
+            fail_msg("%s: 0x%016llx", type->name, (unsigned long long)hash);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_back_what_decode_gives), cmocka_unit_test(planes_lie_as_described),
         cmocka_unit_test(codes_of_known_blocks),        cmocka_unit_test(scales_lie_as_described),
-        cmocka_unit_test(small_floats_become_zero),
+        cmocka_unit_test(small_floats_become_zero),     cmocka_unit_test(bytes_do_not_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

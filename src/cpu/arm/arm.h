@@ -26,7 +26,8 @@
     X(tq1_0, TQ1_0)                                                                                \
     X(tq2_0, TQ2_0)
 
-#define FM__ARM_LINEAR(id, NAME) fm__linear_fn fm__linear_##id##_neon, fm__linear_##id##_dotprod;
+#define FM__ARM_LINEAR(id, NAME)                                                                   \
+    fm__linear_fn fm__linear_##id##_neon, fm__linear_##id##_dotprod, fm__linear_##id##_i8mm;
 FM__ARM_QUANTISED_LIST(FM__ARM_LINEAR)
 #undef FM__ARM_LINEAR
 
@@ -39,5 +40,5 @@ fm__rmsnorm_fn fm__rmsnorm_neon;
 fm__rope_fn fm__rope_neon;
 fm__glu_fn fm__silu_glu_neon, fm__gelu_glu_neon;
 fm__add_fn fm__add_neon;
-fm__kv_store_fn fm__kv_store_neon;
-fm__attention_fn fm__attention_neon;
+fm__kv_store_fn fm__kv_store_neon, fm__kv_store_q8_0_neon;
+fm__attention_fn fm__attention_neon, fm__attention_q8_0_neon;

@@ -12,7 +12,23 @@
     }
 
 void fm__kernels_fill_neon(fm__kernels *table, uint32_t features) {
-    if (features & FM__CPU_DOTPROD) {
+    if ((features & FM__CPU_DOTPROD) && (features & FM__CPU_I8MM)) {
+        LINEAR(Q8_0, 0, fm__linear_q8_0_i8mm, 8, 4);
+        LINEAR(Q4_0, 0, fm__linear_q4_0_i8mm, 8, 4);
+        LINEAR(Q4_1, 0, fm__linear_q4_1_i8mm, 8, 4);
+        LINEAR(Q5_0, 0, fm__linear_q5_0_i8mm, 8, 4);
+        LINEAR(Q5_1, 0, fm__linear_q5_1_i8mm, 8, 4);
+        LINEAR(IQ4_NL, 0, fm__linear_iq4_nl_i8mm, 8, 4);
+        LINEAR(MXFP4, 0, fm__linear_mxfp4_i8mm, 8, 4);
+        LINEAR(Q2_K, 0, fm__linear_q2_k_i8mm, 8, 4);
+        LINEAR(Q3_K, 0, fm__linear_q3_k_i8mm, 8, 4);
+        LINEAR(Q4_K, 0, fm__linear_q4_k_i8mm, 8, 4);
+        LINEAR(Q5_K, 0, fm__linear_q5_k_i8mm, 8, 4);
+        LINEAR(Q6_K, 0, fm__linear_q6_k_i8mm, 8, 4);
+        LINEAR(IQ4_XS, 0, fm__linear_iq4_xs_i8mm, 8, 4);
+        LINEAR(TQ1_0, 0, fm__linear_tq1_0_i8mm, 8, 4);
+        LINEAR(TQ2_0, 0, fm__linear_tq2_0_i8mm, 8, 4);
+    } else if (features & FM__CPU_DOTPROD) {
         LINEAR(Q8_0, 0, fm__linear_q8_0_dotprod, 4, 1);
         LINEAR(Q4_0, 0, fm__linear_q4_0_dotprod, 4, 1);
         LINEAR(Q4_1, 0, fm__linear_q4_1_dotprod, 4, 1);
@@ -62,6 +78,8 @@ void fm__kernels_fill_neon(fm__kernels *table, uint32_t features) {
     table->glu[FM__GLU_SILU] = fm__silu_glu_neon;
     table->glu[FM__GLU_GELU] = fm__gelu_glu_neon;
     table->add = fm__add_neon;
-    table->kv_store = fm__kv_store_neon;
-    table->attention = fm__attention_neon;
+    table->kv_store[FM__CACHE_F16] = fm__kv_store_neon;
+    table->kv_store[FM__CACHE_Q8_0] = fm__kv_store_q8_0_neon;
+    table->attention[FM__CACHE_F16] = fm__attention_neon;
+    table->attention[FM__CACHE_Q8_0] = fm__attention_q8_0_neon;
 }

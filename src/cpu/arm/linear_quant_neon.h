@@ -80,10 +80,12 @@ FM__INLINE int32x4_t fm__neon_dot(const bool dotprod, const int groups, const in
 #if defined(__ARM_FEATURE_DOTPROD)
     if (dotprod) {
         int32x4_t sum = vdupq_n_s32(0);
-        FM__UNROLL for (int v = 0; v < groups; v++) {
-            int32_t x;
-            memcpy(&x, a + 4 * v, 4);
-            sum = vdotq_s32(sum, w[v], vreinterpretq_s8_s32(vdupq_n_s32(x)));
+        FM__UNROLL for (int v = 0; v < groups; v += 4) { /* one load serves four */
+            const int8x16_t x = vld1q_s8(a + 4 * v);
+            sum = vdotq_laneq_s32(sum, w[v], x, 0);
+            sum = vdotq_laneq_s32(sum, w[v + 1], x, 1);
+            sum = vdotq_laneq_s32(sum, w[v + 2], x, 2);
+            sum = vdotq_laneq_s32(sum, w[v + 3], x, 3);
         }
         return sum;
     }

@@ -28,6 +28,8 @@ void fm__kernels_fill_ref(fm__kernels *table) {
     table->glu[FM__GLU_SILU] = fm__silu_glu_ref;
     table->glu[FM__GLU_GELU] = fm__gelu_glu_ref;
     table->add = fm__add_ref;
-    table->kv_store = fm__kv_store_ref;
-    table->attention = fm__attention_ref;
+    for (int t = 0; t < FM__CACHE_TYPES; t++) {
+        table->kv_store[t] = fm__kv_store_ref;
+        table->attention[t] = fm__attention_ref;
+    }
 }

@@ -45,8 +45,30 @@ void fm__kernels_fill_avx2(fm__kernels *table, uint32_t features) {
     table->glu[FM__GLU_SILU] = fm__silu_glu_avx2;
     table->glu[FM__GLU_GELU] = fm__gelu_glu_avx2;
     table->add = fm__add_avx2;
-    table->kv_store = fm__kv_store_avx2;
-    table->attention = fm__attention_avx2;
+    table->kv_store[FM__CACHE_F16] = fm__kv_store_avx2;
+    table->kv_store[FM__CACHE_Q8_0] = fm__kv_store_q8_0_avx2;
+    table->attention[FM__CACHE_F16] = fm__attention_avx2;
+    table->attention[FM__CACHE_Q8_0] = fm__attention_q8_0_avx2;
+}
+
+/* Beside the linear layers the AVX2 kernels are as good. */
+void fm__kernels_fill_avxvnni(fm__kernels *table, uint32_t features) {
+    (void)features;
+    LINEAR(Q8_0, 0, fm__linear_q8_0_avxvnni, 6, 4);
+    LINEAR(Q4_0, 0, fm__linear_q4_0_avxvnni, 6, 4);
+    LINEAR(Q4_1, 0, fm__linear_q4_1_avxvnni, 6, 4);
+    LINEAR(Q5_0, 0, fm__linear_q5_0_avxvnni, 6, 4);
+    LINEAR(Q5_1, 0, fm__linear_q5_1_avxvnni, 6, 4);
+    LINEAR(IQ4_NL, 0, fm__linear_iq4_nl_avxvnni, 6, 4);
+    LINEAR(MXFP4, 0, fm__linear_mxfp4_avxvnni, 6, 4);
+    LINEAR(Q2_K, 0, fm__linear_q2_k_avxvnni, 6, 4);
+    LINEAR(Q3_K, 0, fm__linear_q3_k_avxvnni, 6, 4);
+    LINEAR(Q4_K, 0, fm__linear_q4_k_avxvnni, 6, 4);
+    LINEAR(Q5_K, 0, fm__linear_q5_k_avxvnni, 6, 4);
+    LINEAR(Q6_K, 0, fm__linear_q6_k_avxvnni, 6, 4);
+    LINEAR(IQ4_XS, 0, fm__linear_iq4_xs_avxvnni, 6, 4);
+    LINEAR(TQ1_0, 0, fm__linear_tq1_0_avxvnni, 6, 4);
+    LINEAR(TQ2_0, 0, fm__linear_tq2_0_avxvnni, 6, 4);
 }
 
 void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
@@ -85,8 +107,11 @@ void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
     table->glu[FM__GLU_SILU] = fm__silu_glu_avx512;
     table->glu[FM__GLU_GELU] = fm__gelu_glu_avx512;
     table->add = fm__add_avx512;
-    table->kv_store = fm__kv_store_avx512;
-    table->attention = fm__attention_avx512;
+    table->kv_store[FM__CACHE_F16] = fm__kv_store_avx512;
+    table->kv_store[FM__CACHE_Q8_0] = fm__kv_store_q8_0_avx512;
+    table->attention[FM__CACHE_F16] = fm__attention_avx512;
+    if (features & FM__CPU_AVX512_VNNI)
+        table->attention[FM__CACHE_Q8_0] = fm__attention_q8_0_avx512vnni;
 }
 
 /* A kernel prepares the activations of its tokens for each call and wants many panels, which the

@@ -6,11 +6,12 @@
  * Owns: the register tiles that take panels straight from memory, and their walk. Never does:
  * many tokens (linear_avx512vnni.h). Included by: linear_avx512vnni.h.
  *
- * What counts is how memory is read: one panel after the other, and beside the work on one panel
- * the whole next panel, scales included, is fetched in the order of its addresses. The processors'
- * own fetching follows one long run of lines best: it loses half its speed where the run jumps
- * (over the scales behind the codes) and a quarter where several panels are read side by side (lab
- * note 030).
+ * What counts is how memory is read, and nothing reads it faster than the processor's own fetching
+ * along one run of lines without a gap. A panel's scales lie behind its codes and are needed with
+ * them, so all is walked backwards, from the last line of the last panel to the first line of the
+ * first one: scales come before their codes, and every line follows its neighbour. Sums ascend
+ * nevertheless: the terms of a segment's blocks wait until it is complete, and the totals of a
+ * row's segments until that is (lab note 054).
  */
 #pragma once
 
@@ -19,87 +20,168 @@
 enum {
     FM__VNNI_FEW = 8,      /* up to so many tokens a panel is read once and used at once */
     FM__VNNI_FEW_TILE = 4, /* tokens of a register tile; more take a second one, from L1 */
-    FM__VNNI_FEW_SIDES = 128 * 1024, /* bytes of scratch for side data */
-    FM__VNNI_WIDE = 12 * 1024, /* bytes: two panels beyond this do not fit L1 beside activations */
-    FM__VNNI_NEAR = 4096,      /* bytes from the codes at work to those fetched from L2 */
+    FM__VNNI_FEW_TERMS = FM__VNNI_SEGMENT_CHUNKS * 2 * 64, /* bytes: of a token's segment */
+    FM__VNNI_FEW_AHEAD = 1024,     /* bytes of the next task that are fetched */
+    FM__VNNI_FEW_WIDE = 16 * 1024, /* bytes: a panel beyond this leaves nothing else in L1 */
+    FM__VNNI_FEW_NEAR = 4096,      /* bytes from the codes at work to those fetched from L2 */
 };
 
-/* Fetches what follows at `ahead`, a panel ahead of the work; returns where the next call goes on.
-   A panel that L1 would not hold beside its predecessor goes to L2 first (`wide`); `codes`, are
-   then those at work, of which the ones FM__VNNI_NEAR on go to L1. */
-FM__INLINE const uint8_t *fm__vnni_fetch(const bool wide, const uint8_t *ahead, const int bytes,
-                                         const uint8_t *codes, const int code_bytes) {
-    if (!wide) {
-        FM__UNROLL for (int b = 0; b < bytes; b += 64)
-            _mm_prefetch((const char *)ahead + b, _MM_HINT_T0);
-        return ahead + bytes;
-    }
-    FM__UNROLL for (int b = 0; b < bytes; b += 64)
-        _mm_prefetch((const char *)ahead + b, _MM_HINT_T1);
-    FM__UNROLL for (int b = 0; b < code_bytes; b += 64)
-        _mm_prefetch((const char *)codes + FM__VNNI_NEAR + b, _MM_HINT_T0);
-    return ahead + bytes;
+/* Reads the lines of [begin, begin + bytes), the last one first. Loads, since the processor drops
+   prefetches while its buffers are full; in this order, since it follows no other; and before all
+   other loads of them. */
+FM__INLINE void fm__vnni_few_touch(const uint8_t *begin, const int bytes) {
+    FM__UNROLL for (int i = bytes - 64; i >= 0; i -= 64)(void) *
+        (const volatile uint8_t *)(begin + i);
+    __asm__ volatile("" ::: "memory");
 }
 
-/* ---- one segment of some panels times some tokens ---- */
+FM__INLINE void fm__vnni_few_fetch(const uint8_t *begin, const int bytes, const int hint) {
+    FM__UNROLL for (int i = bytes - 64; i >= 0; i -= 64) {
+        if (hint == _MM_HINT_T0)
+            _mm_prefetch((const char *)begin + i, _MM_HINT_T0);
+        else
+            _mm_prefetch((const char *)begin + i, _MM_HINT_T1);
+    }
+}
+
+/* ---- codes ---- */
+
+/* log2 of the factor by which vector v of the codes is too large: with one token, taking it from
+   the sums is cheaper than from the codes. */
+FM__INLINE int fm__vnni_few_raised(const fm__shape shape, const int tokens, const int v) {
+    if (tokens == 1 && shape.bits == 4 && !shape.lut)
+        return v >= 4 ? 4 : 0;
+    return tokens == 1 && shape.bits == 2 && !shape.sub_width && (v & 2) ? 2 : 0;
+}
+
+/* As fm__vnni_unpack, but for raised vectors. */
+FM__INLINE void fm__vnni_few_unpack(const fm__shape shape, const int tokens, const uint8_t *chunk,
+                                    __m512i table, __m512i w[8]) {
+    if (!fm__vnni_few_raised(shape, tokens, 7)) {
+        fm__vnni_unpack(shape, chunk, table, w);
+    } else if (shape.bits == 4) {
+        FM__UNROLL for (int v = 0; v < 4; v++) {
+            const __m512i x = _mm512_load_si512(chunk + 64 * v);
+            w[v] = _mm512_and_si512(x, _mm512_set1_epi8(0x0F));
+            w[v + 4] = _mm512_and_si512(x, _mm512_set1_epi8((char)0xF0));
+        }
+    } else {
+        FM__UNROLL for (int v = 0; v < 2; v++) {
+            const __m512i x = _mm512_load_si512(chunk + 64 * v), y = _mm512_srli_epi16(x, 4);
+            w[v] = _mm512_and_si512(x, _mm512_set1_epi8(0x03));
+            w[v + 2] = _mm512_and_si512(x, _mm512_set1_epi8(0x0C));
+            w[v + 4] = _mm512_and_si512(y, _mm512_set1_epi8(0x03));
+            w[v + 6] = _mm512_and_si512(y, _mm512_set1_epi8(0x0C));
+        }
+    }
+}
+
+/* start + the dots of all codes of a chunk with a token's bytes, in two chains. */
+FM__INLINE __m512i fm__vnni_few_dots(const fm__shape shape, const int tokens, __m512i start,
+                                     const __m512i w[8], const uint8_t *a) {
+    const int raised = fm__vnni_few_raised(shape, tokens, 7);
+    __m512i plain = start, other = _mm512_setzero_si512();
+    FM__UNROLL for (int v = 0; v < 8; v++) {
+        const __m512i bytes = fm__vnni_broadcast(a + 4 * v);
+        if (raised ? fm__vnni_few_raised(shape, tokens, v) != 0 : v >= 4)
+            other = _mm512_dpbusd_epi32(other, w[v], bytes);
+        else
+            plain = _mm512_dpbusd_epi32(plain, w[v], bytes);
+    }
+    if (raised)
+        other = _mm512_srai_epi32(other, (unsigned)raised);
+    return _mm512_add_epi32(plain, other);
+}
+
+/* ---- one segment of a panel times some tokens ---- */
 
 typedef struct fm__vnni_few_tile {
-    const uint8_t *codes; /* panel's codes of the segment */
-    const uint8_t *sub;   /* panel's sub scales from the segment on */
-    const uint8_t *d, *m; /* likewise */
-    const uint8_t *act;   /* first token's bytes of the segment */
-    const uint8_t *act_d; /* first token's scales of the segment */
-    size_t act_stride;    /* token to token */
-    const uint8_t *side;  /* first token's side data of the segment */
-    size_t side_stride;   /* token to token */
-    uint32_t chunks;      /* of the segment */
-    const uint8_t *ahead; /* what to fetch meanwhile; moves on */
-    bool wide;            /* fetched to L2 first */
+    const uint8_t *codes, *sub, *d, *m; /* the panel's, of the segment */
+    const uint8_t *act, *act_d;         /* the first token's bytes and scales of the segment */
+    size_t act_stride;                  /* token to token */
+    const uint8_t *side;                /* the first token's side data of the segment */
+    size_t side_stride;
+    uint8_t *terms; /* FM__VNNI_FEW_TERMS a token: its blocks', each a product and, with minima, one
+                       more */
+    size_t chunks;  /* of the segment */
+    ptrdiff_t next; /* bytes to the panel that is read next */
+    bool wide;      /* a panel of more than FM__VNNI_FEW_WIDE bytes */
     __m512i table;
 } fm__vnni_few_tile;
 
-/* acc[t] = the segment's sum, blocks of 32 ascending from +0. */
-FM__INLINE void fm__vnni_few_tile32(const fm__shape shape, const int tokens,
-                                    fm__vnni_few_tile *tile, __m512 *acc) {
-    FM__UNROLL for (int t = 0; t < tokens; t++) acc[t] = _mm512_setzero_ps();
-    const int d_bytes = shape.d_is_f32 ? 64 : 32, m_bytes = shape.has_min ? 32 : 0;
-    const uint8_t *ahead = tile->ahead;
-    for (uint32_t c = 0; c < tile->chunks; c++) {
-        __m512i w[8];
-        const uint8_t *codes = tile->codes + c * (size_t)(64 * shape.bits);
-        ahead = fm__vnni_fetch(tile->wide, ahead, 64 * shape.bits + d_bytes + m_bytes, codes,
-                               64 * shape.bits);
-        fm__vnni_unpack(shape, codes, tile->table, w);
-        const uint8_t *dp = tile->d + c * (size_t)d_bytes;
-        const __m512 d = shape.d_is_f32 ? _mm512_load_ps(dp) : fm__vnni_half(dp);
-        const __m512 m = shape.has_min ? fm__vnni_half(tile->m + c * (size_t)32) : d;
-        FM__UNROLL for (int t = 0; t < tokens; t++) {
-            const uint8_t *a = tile->act + (size_t)t * tile->act_stride + c * (size_t)32;
-            const uint8_t *side = tile->side + (size_t)t * tile->side_stride + c * (size_t)4;
-            __m512i sum = _mm512_setzero_si512();
-            if (fm__vnni_offset_shift(shape) >= 0)
-                sum = fm__vnni_broadcast(side);
-            sum = fm__vnni_dot32(sum, w, a);
-            const uint8_t *dap = tile->act_d + (size_t)t * tile->act_stride + c * (size_t)4;
-            const __m512 da = _mm512_castsi512_ps(fm__vnni_broadcast(dap));
-            __m512 x = acc[t];
-            x = _mm512_add_ps(x, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, da)));
-            if (shape.has_min) {
-                const __m512 s = _mm512_castsi512_ps(fm__vnni_broadcast(side + 128));
-                x = _mm512_add_ps(x, _mm512_mul_ps(s, _mm512_mul_ps(m, da)));
-            }
-            acc[t] = x;
+/* Vectors of a block's terms. */
+FM__INLINE size_t fm__vnni_few_terms(const fm__shape shape) {
+    return shape.has_min ? 2 : 1;
+}
+
+/* With one token some thirty lines of codes are in the processor's window, and it fetches on its
+   own what follows. With more work a line fewer are, and it falls behind: there the next panel is
+   asked for beside this one, into L2, and from L2 into L1. */
+FM__INLINE bool fm__vnni_few_self(const fm__shape shape, const int tokens,
+                                  const fm__vnni_few_tile *tile) {
+    return tokens == 1 && (shape.bits >= 4 || !tile->wide);
+}
+
+FM__INLINE void fm__vnni_few_chunk(const fm__shape shape, const int tokens,
+                                   const fm__vnni_few_tile *tile, size_t c, __m512i w[8]) {
+    const int bytes = 64 * shape.bits;
+    const uint8_t *codes = tile->codes + c * (size_t)bytes;
+    if (fm__vnni_few_self(shape, tokens, tile)) {
+        fm__vnni_few_touch(codes, bytes);
+    } else {
+        fm__vnni_few_fetch(codes + tile->next, bytes, _MM_HINT_T1);
+        fm__vnni_few_fetch(codes - FM__VNNI_FEW_NEAR, bytes, _MM_HINT_T0);
+    }
+    fm__vnni_few_unpack(shape, tokens, codes, tile->table, w);
+}
+
+/* The same for the scales of a block. */
+FM__INLINE void fm__vnni_few_scales(const fm__shape shape, const int tokens,
+                                    const fm__vnni_few_tile *tile, size_t b) {
+    const int sub_bytes = (int)fm__shape_sub_bytes(shape);
+    if (fm__vnni_few_self(shape, tokens, tile))
+        return;
+    fm__vnni_few_fetch(tile->sub + b * (size_t)sub_bytes + tile->next, sub_bytes, _MM_HINT_T1);
+    fm__vnni_few_fetch(tile->d + b * (shape.d_is_f32 ? 64 : 32) + tile->next, 64, _MM_HINT_T1);
+    if (shape.has_min)
+        fm__vnni_few_fetch(tile->m + b * 32 + tile->next, 64, _MM_HINT_T1);
+}
+
+/* The terms of a block of 32. */
+FM__INLINE void fm__vnni_few_block32(const fm__shape shape, const int tokens,
+                                     const fm__vnni_few_tile *tile, size_t c) {
+    fm__vnni_few_scales(shape, tokens, tile, c);
+    __m512i w[8];
+    fm__vnni_few_chunk(shape, tokens, tile, c, w);
+    const __m512 d =
+        shape.d_is_f32 ? _mm512_load_ps(tile->d + 64 * c) : fm__vnni_half(tile->d + 32 * c);
+    const __m512 m = shape.has_min ? fm__vnni_half(tile->m + 32 * c) : d;
+    FM__UNROLL for (int t = 0; t < tokens; t++) {
+        const uint8_t *a = tile->act + (size_t)t * tile->act_stride + 32 * c;
+        const uint8_t *side = tile->side + (size_t)t * tile->side_stride + 4 * c;
+        const uint8_t *da_at = tile->act_d + (size_t)t * tile->act_stride + 4 * c;
+        uint8_t *term =
+            tile->terms + (size_t)t * FM__VNNI_FEW_TERMS + 64 * c * fm__vnni_few_terms(shape);
+        __m512i sum = _mm512_setzero_si512();
+        if (fm__vnni_offset_shift(shape) >= 0)
+            sum = fm__vnni_broadcast(side);
+        sum = fm__vnni_few_dots(shape, tokens, sum, w, a);
+        const __m512 da = _mm512_castsi512_ps(fm__vnni_broadcast(da_at));
+        _mm512_store_ps(term, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, da)));
+        if (shape.has_min) {
+            const __m512 s = _mm512_castsi512_ps(fm__vnni_broadcast(side + 128));
+            _mm512_store_ps(term + 64, _mm512_mul_ps(s, _mm512_mul_ps(m, da)));
         }
     }
-    tile->ahead = ahead;
 }
 
 /* One chunk of a block of 256 into the block's sums. */
 FM__INLINE void fm__vnni_few_chunk256(const fm__shape shape, const int tokens,
-                                      const fm__vnni_few_tile *tile, uint32_t c, const uint8_t *sub,
+                                      const fm__vnni_few_tile *tile, size_t c, const uint8_t *sub,
                                       __m512i *isum) {
-    __m512i w[8], s0 = _mm512_setzero_si512(), s1 = s0;
-    fm__vnni_unpack(shape, tile->codes + c * (size_t)(64 * shape.bits), tile->table, w);
+    const __m512i zero = _mm512_setzero_si512();
+    __m512i w[8], s0 = zero, s1 = zero;
+    fm__vnni_few_chunk(shape, tokens, tile, c, w);
     if (shape.sub_width == 32)
         s0 = fm__vnni_scale(shape, sub, (int)(c & 7));
     if (shape.sub_width == 16) {
@@ -107,167 +189,194 @@ FM__INLINE void fm__vnni_few_chunk256(const fm__shape shape, const int tokens,
         s1 = fm__vnni_scale(shape, sub, (int)(2 * (c & 7) + 1));
     }
     FM__UNROLL for (int t = 0; t < tokens; t++) {
-        const uint8_t *a = tile->act + (size_t)t * tile->act_stride + c * (size_t)32;
-        const uint8_t *side = tile->side + (size_t)t * tile->side_stride + c * (size_t)4;
-        __m512i sum = _mm512_setzero_si512();
-        if (shape.sub_width == 16) {
-            __m512i high = fm__vnni_dot16(sum, w + 4, a + 16);
-            sum = fm__vnni_dot16(sum, w, a);
-            sum = _mm512_add_epi32(_mm512_mullo_epi32(sum, s0), _mm512_mullo_epi32(high, s1));
-        } else {
-            sum = fm__vnni_dot32(sum, w, a);
-            if (shape.sub_width)
-                sum = _mm512_mullo_epi32(sum, s0);
-        }
-        sum = _mm512_sllv_epi32(sum, fm__vnni_broadcast(side));
-        isum[t] = _mm512_add_epi32(isum[t], sum);
+        const uint8_t *a = tile->act + (size_t)t * tile->act_stride + 32 * c;
+        const uint8_t *shift = tile->side + (size_t)t * tile->side_stride + 4 * c;
+        __m512i sum = shape.sub_width == 16 ? fm__vnni_dot16(zero, w, a)
+                                            : fm__vnni_few_dots(shape, tokens, zero, w, a);
+        if (shape.sub_width)
+            sum = _mm512_mullo_epi32(sum, s0);
+        if (shape.sub_width == 16)
+            sum =
+                _mm512_add_epi32(sum, _mm512_mullo_epi32(fm__vnni_dot16(zero, w + 4, a + 16), s1));
+        isum[t] = _mm512_add_epi32(isum[t], _mm512_sllv_epi32(sum, fm__vnni_broadcast(shift)));
     }
 }
 
-/* Likewise for blocks of 256. */
-FM__INLINE void fm__vnni_few_tile256(const fm__shape shape, const int tokens,
-                                     fm__vnni_few_tile *tile, __m512 *acc) {
-    FM__UNROLL for (int t = 0; t < tokens; t++) acc[t] = _mm512_setzero_ps();
+/* The terms of a block of 256. Counters are size_t throughout: of 32 bits, the compiler stores one
+   and loads it as 64, which waits for the store (half the speed of Q4_K). */
+FM__INLINE void fm__vnni_few_block256(const fm__shape shape, const int tokens,
+                                      const fm__vnni_few_tile *tile, size_t b) {
+    fm__vnni_few_scales(shape, tokens, tile, b);
     const int n_pairs = fm__shape_pairs(shape);
-    const size_t sub_bytes = fm__shape_sub_bytes(shape);
-    const uint32_t blocks = tile->chunks / 8;
-    const uint8_t *ahead = tile->ahead;
-    for (uint32_t b = 0; b < blocks; b++) {
-        const uint8_t *sub = tile->sub + b * sub_bytes;
-        __m512i isum[FM__VNNI_FEW_TILE], pairs[8];
-        FM__UNROLL for (int t = 0; t < tokens; t++) isum[t] = _mm512_setzero_si512();
-        for (uint32_t c = 8 * b; c < 8 * b + 8; c++) {
-            ahead = fm__vnni_fetch(tile->wide, ahead, 64 * shape.bits,
-                                   tile->codes + c * (size_t)(64 * shape.bits), 64 * shape.bits);
-            fm__vnni_few_chunk256(shape, tokens, tile, c, sub, isum);
-        }
-        ahead =
-            fm__vnni_fetch(tile->wide, ahead, (int)sub_bytes + (shape.has_min ? 64 : 32), NULL, 0);
-        FM__UNROLL for (int i = 0; i < n_pairs; i++) pairs[i] = fm__vnni_pairs(shape, sub, i);
-        const __m512 d = fm__vnni_half(tile->d + b * (size_t)32);
-        const __m512 m = shape.has_min ? fm__vnni_half(tile->m + b * (size_t)32) : d;
-        FM__UNROLL for (int t = 0; t < tokens; t++) {
-            const uint8_t *side =
-                tile->side + (size_t)t * tile->side_stride + 128 + b * (size_t)(4 * n_pairs);
-            __m512i msum = _mm512_setzero_si512();
-            FM__UNROLL for (int i = 0; i < n_pairs; i++) msum =
-                _mm512_dpwssd_epi32(msum, pairs[i], fm__vnni_broadcast(side + 4 * i));
-            const uint8_t *dap = tile->act_d + (size_t)t * tile->act_stride + b * (size_t)4;
-            const __m512 da = _mm512_castsi512_ps(fm__vnni_broadcast(dap));
-            __m512i sum = isum[t];
-            if (!shape.has_min)
-                sum = _mm512_sub_epi32(
-                    sum, _mm512_slli_epi32(msum, (unsigned)fm__vnni_offset_shift(shape)));
-            __m512 x = acc[t];
-            x = _mm512_add_ps(x, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, da)));
-            if (shape.has_min)
-                x = _mm512_sub_ps(x, _mm512_mul_ps(_mm512_cvtepi32_ps(msum), _mm512_mul_ps(m, da)));
-            acc[t] = x;
-        }
+    const uint8_t *sub = tile->sub + b * fm__shape_sub_bytes(shape);
+    __m512i isum[FM__VNNI_FEW_TILE], pairs[8];
+    FM__UNROLL for (int t = 0; t < tokens; t++) isum[t] = _mm512_setzero_si512();
+    for (size_t c = 8 * b + 8; c-- > 8 * b;)
+        fm__vnni_few_chunk256(shape, tokens, tile, c, sub, isum);
+    FM__UNROLL for (int i = 0; i < n_pairs; i++) pairs[i] = fm__vnni_pairs(shape, sub, i);
+    const __m512 d = fm__vnni_half(tile->d + 32 * b);
+    const __m512 m = shape.has_min ? fm__vnni_half(tile->m + 32 * b) : d;
+    FM__UNROLL for (int t = 0; t < tokens; t++) {
+        const uint8_t *sums =
+            tile->side + (size_t)t * tile->side_stride + 128 + b * (size_t)(4 * n_pairs);
+        const uint8_t *da_at = tile->act_d + (size_t)t * tile->act_stride + 4 * b;
+        uint8_t *term =
+            tile->terms + (size_t)t * FM__VNNI_FEW_TERMS + 64 * b * fm__vnni_few_terms(shape);
+        __m512i sum = isum[t], msum = _mm512_setzero_si512();
+        FM__UNROLL for (int i = 0; i < n_pairs; i++) msum =
+            _mm512_dpwssd_epi32(msum, pairs[i], fm__vnni_broadcast(sums + 4 * i));
+        if (!shape.has_min)
+            sum = _mm512_sub_epi32(sum,
+                                   _mm512_slli_epi32(msum, (unsigned)fm__vnni_offset_shift(shape)));
+        const __m512 da = _mm512_castsi512_ps(fm__vnni_broadcast(da_at));
+        _mm512_store_ps(term, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, da)));
+        if (shape.has_min)
+            _mm512_store_ps(term + 64,
+                            _mm512_mul_ps(_mm512_cvtepi32_ps(msum), _mm512_mul_ps(m, da)));
     }
-    tile->ahead = ahead;
 }
 
-/* Where a segment of a panel and of the activations lies. */
-FM__INLINE fm__vnni_few_tile fm__vnni_few_tile_at(const fm__shape shape,
-                                                  const fm__linear_args *args, uint32_t panel,
-                                                  uint32_t k0, __m512i table) {
-    const fm__panel_layout *layout = &args->layout;
-    const uint8_t *base = args->panels + (size_t)panel * layout->stride;
-    const size_t block0 = k0 / (uint32_t)shape.block;
-    return (fm__vnni_few_tile){
-        .codes = base + layout->codes + k0 / FM__CHUNK * (size_t)(64 * shape.bits),
-        .sub = base + layout->sub + block0 * layout->sub_bytes,
-        .d = base + layout->d + block0 * layout->d_bytes,
-        .m = base + layout->m + block0 * 32,
-        .act = args->act + args->act_layout.values + k0,
-        .act_d = args->act + args->act_layout.d + block0 * 4,
-        .act_stride = args->act_layout.stride,
-        .chunks = (args->k - k0 < FM__SEGMENT ? args->k - k0 : FM__SEGMENT) / FM__CHUNK,
-        .table = table,
-    };
+/* The segment's total of one token: its blocks ascending from +0. */
+FM__INLINE __m512 fm__vnni_few_total(const fm__shape shape, const uint8_t *terms, size_t blocks) {
+    __m512 x = _mm512_setzero_ps();
+    for (size_t b = 0; b < blocks; b++, terms += 64 * fm__vnni_few_terms(shape)) {
+        x = _mm512_add_ps(x, _mm512_load_ps(terms));
+        if (shape.has_min) {
+            const __m512 y = _mm512_load_ps(terms + 64);
+            x = shape.block == 32 ? _mm512_add_ps(x, y) : _mm512_sub_ps(x, y);
+        }
+    }
+    return x;
+}
+
+FM__INLINE void fm__vnni_few_tokens(const fm__shape shape, const int tokens,
+                                    const fm__vnni_few_tile *tile, uint8_t *totals,
+                                    size_t total_stride) {
+    const size_t blocks = tile->chunks * FM__CHUNK / (size_t)shape.block;
+    for (size_t b = blocks; b-- > 0;)
+        if (shape.block == 32)
+            fm__vnni_few_block32(shape, tokens, tile, b);
+        else
+            fm__vnni_few_block256(shape, tokens, tile, b);
+    FM__UNROLL for (int t = 0; t < tokens; t++) _mm512_store_ps(
+        totals + (size_t)t * total_stride,
+        fm__vnni_few_total(shape, tile->terms + (size_t)t * FM__VNNI_FEW_TERMS, blocks));
+}
+
+FM__INLINE void fm__vnni_few_any(const fm__shape shape, size_t tokens,
+                                 const fm__vnni_few_tile *tile, uint8_t *totals,
+                                 size_t total_stride) {
+    switch (tokens) {
+    case 1:
+        fm__vnni_few_tokens(shape, 1, tile, totals, total_stride);
+        break;
+    case 2:
+        fm__vnni_few_tokens(shape, 2, tile, totals, total_stride);
+        break;
+    case 3:
+        fm__vnni_few_tokens(shape, 3, tile, totals, total_stride);
+        break;
+    default:
+        fm__vnni_few_tokens(shape, 4, tile, totals, total_stride);
+        break;
+    }
 }
 
 /* ---- the walk ---- */
 
-/* Tokens [first, first + tokens) of one segment of one panel. */
-FM__INLINE void fm__vnni_few_tokens(const fm__shape shape, const int tokens,
-                                    const fm__linear_args *args, uint32_t panel, uint32_t segment,
-                                    uint32_t first, fm__vnni_few_tile *tile) {
-    __m512 acc[FM__VNNI_FEW_TILE];
-    if (shape.block == 32)
-        fm__vnni_few_tile32(shape, tokens, tile, acc);
-    else
-        fm__vnni_few_tile256(shape, tokens, tile, acc);
-    float *out = args->out + (size_t)first * args->out_stride + (size_t)panel * FM__PANEL_ROWS;
-    fm__avx512_store_rows(out, args->out_stride, tokens, fm__avx512_row_mask(args->n, panel),
-                          segment == 0, acc);
+/* The scratch of a call. */
+typedef struct fm__vnni_few_scratch {
+    uint8_t *sides;  /* (token, segment) FM__VNNI_SIDE bytes */
+    uint8_t *totals; /* (token, segment) a vector */
+    uint8_t *terms;  /* (token of a tile) FM__VNNI_FEW_TERMS bytes */
+    size_t segments;
+} fm__vnni_few_scratch;
+
+FM__INLINE void fm__vnni_few_segment(const fm__shape shape, const fm__linear_args *args,
+                                     const uint8_t *panel, ptrdiff_t next, size_t segment,
+                                     const fm__vnni_few_scratch *scratch, __m512i table) {
+    const fm__panel_layout *layout = &args->layout;
+    const size_t k0 = segment * FM__SEGMENT, block0 = k0 / (size_t)shape.block;
+    const size_t left = args->k - k0, total_stride = 64 * scratch->segments;
+    const size_t now = args->tokens < FM__VNNI_FEW_TILE ? args->tokens : FM__VNNI_FEW_TILE;
+    fm__vnni_few_tile tile = {
+        .codes = panel + layout->codes + k0 / FM__CHUNK * (size_t)(64 * shape.bits),
+        .sub = panel + layout->sub + block0 * fm__shape_sub_bytes(shape),
+        .d = panel + layout->d + block0 * (shape.d_is_f32 ? 64 : 32),
+        .m = panel + layout->m + block0 * 32,
+        .act = args->act + args->act_layout.values + k0,
+        .act_d = args->act + args->act_layout.d + 4 * block0,
+        .act_stride = args->act_layout.stride,
+        .side = scratch->sides + segment * FM__VNNI_SIDE,
+        .side_stride = scratch->segments * FM__VNNI_SIDE,
+        .terms = scratch->terms,
+        .chunks = (left < FM__SEGMENT ? left : FM__SEGMENT) / FM__CHUNK,
+        .next = next,
+        .wide = layout->stride > FM__VNNI_FEW_WIDE,
+        .table = table,
+    };
+    uint8_t *totals = scratch->totals + 64 * segment;
+    fm__vnni_few_any(shape, now, &tile, totals, total_stride);
+    if (args->tokens == now)
+        return;
+    tile.act += now * tile.act_stride;
+    tile.act_d += now * tile.act_stride;
+    tile.side += now * tile.side_stride;
+    fm__vnni_few_any(shape, args->tokens - now, &tile, totals + now * total_stride, total_stride);
 }
 
-FM__INLINE void fm__vnni_few_any(const fm__shape shape, uint32_t tokens,
-                                 const fm__linear_args *args, uint32_t panel, uint32_t segment,
-                                 uint32_t first, fm__vnni_few_tile *tile) {
-    switch (tokens) {
-    case 1:
-        fm__vnni_few_tokens(shape, 1, args, panel, segment, first, tile);
-        break;
-    case 2:
-        fm__vnni_few_tokens(shape, 2, args, panel, segment, first, tile);
-        break;
-    case 3:
-        fm__vnni_few_tokens(shape, 3, args, panel, segment, first, tile);
-        break;
-    default:
-        fm__vnni_few_tokens(shape, 4, args, panel, segment, first, tile);
-        break;
-    }
-}
-
-/* All tokens of one panel; fetches what lies at `ahead` meanwhile. */
 FM__INLINE void fm__vnni_few_panel(const fm__shape shape, const fm__linear_args *args,
-                                   uint32_t panel, const uint8_t *ahead, __m512i table) {
-    const uint32_t segments = (args->k + FM__SEGMENT - 1) / FM__SEGMENT;
-    for (uint32_t s = 0; s < segments; s++) {
-        fm__vnni_few_tile tile = fm__vnni_few_tile_at(shape, args, panel, s * FM__SEGMENT, table);
-        tile.side = (const uint8_t *)args->scratch + (size_t)s * FM__VNNI_SIDE;
-        tile.side_stride = (size_t)segments * FM__VNNI_SIDE;
-        tile.ahead = ahead;
-        tile.wide = args->layout.stride > FM__VNNI_WIDE;
-        uint32_t now = args->tokens < FM__VNNI_FEW_TILE ? args->tokens : FM__VNNI_FEW_TILE;
-        fm__vnni_few_any(shape, now, args, panel, s, 0, &tile);
-        ahead = tile.ahead;
-        if (args->tokens == now)
-            continue;
-        tile.ahead = tile.codes; /* nothing new: these lines are at hand */
-        tile.wide = false;
-        tile.act += now * tile.act_stride;
-        tile.act_d += now * tile.act_stride;
-        tile.side += now * tile.side_stride;
-        fm__vnni_few_any(shape, args->tokens - now, args, panel, s, now, &tile);
+                                   uint32_t panel, ptrdiff_t next,
+                                   const fm__vnni_few_scratch *scratch, __m512i table) {
+    const fm__panel_layout *layout = &args->layout;
+    const uint8_t *at = args->panels + (size_t)panel * layout->stride;
+    float *out = args->out + (size_t)panel * FM__PANEL_ROWS;
+    for (size_t i = layout->stride; i > layout->sub; i -= 64)
+        fm__vnni_few_touch(at + i - 64, 64);
+    for (size_t s = scratch->segments; s-- > 0;)
+        fm__vnni_few_segment(shape, args, at, next, s, scratch, table);
+    for (size_t t = 0; t < args->tokens; t++) {
+        const uint8_t *totals = scratch->totals + 64 * t * scratch->segments;
+        __m512 x = _mm512_load_ps(totals);
+        for (size_t s = 1; s < scratch->segments; s++)
+            x = _mm512_add_ps(x, _mm512_load_ps(totals + 64 * s));
+        _mm512_mask_storeu_ps(out + t * args->out_stride, fm__avx512_row_mask(args->n, panel), x);
     }
+}
+
+FM__INLINE size_t fm__vnni_few_segments(const fm__linear_args *args) {
+    return ((size_t)args->k + FM__SEGMENT - 1) / FM__SEGMENT;
 }
 
 FM__INLINE bool fm__vnni_few_fits(const fm__linear_args *args) {
-    const size_t segments = ((size_t)args->k + FM__SEGMENT - 1) / FM__SEGMENT;
     return args->tokens <= FM__VNNI_FEW &&
-           segments * args->tokens * FM__VNNI_SIDE <= FM__VNNI_FEW_SIDES;
+           args->tokens * fm__vnni_few_segments(args) * (FM__VNNI_SIDE + 64) +
+                   FM__VNNI_FEW_TILE * FM__VNNI_FEW_TERMS <=
+               FM__LINEAR_SCRATCH;
 }
 
 FM__INLINE void fm__vnni_few(const fm__shape shape, const fm__linear_args *args) {
-    const uint32_t segments = (args->k + FM__SEGMENT - 1) / FM__SEGMENT;
     const __m512i table = fm__vnni_table(shape, args->type);
-    for (uint32_t t = 0; t < args->tokens; t++)
+    const size_t segments = fm__vnni_few_segments(args);
+    uint8_t *const sides = args->scratch;
+    uint8_t *const totals = sides + args->tokens * segments * FM__VNNI_SIDE;
+    const fm__vnni_few_scratch scratch = {.sides = sides,
+                                          .totals = totals,
+                                          .terms = totals + args->tokens * segments * 64,
+                                          .segments = segments};
+    for (size_t t = 0; t < args->tokens; t++)
         for (uint32_t s = 0; s < segments; s++)
-            fm__vnni_side(shape, args->act + (size_t)t * args->act_layout.stride, &args->act_layout,
-                          s, (uint8_t *)args->scratch + ((size_t)t * segments + s) * FM__VNNI_SIDE);
-    const uint32_t end = fm__avx512_panel_end(args);
-    for (uint32_t panel = args->panel_begin; panel < end; panel++) {
-        const uint8_t *at = args->panels + (size_t)panel * args->layout.stride;
-        /* With nothing known to follow, the last one fetches its own lines: they are on their way.
-         */
-        const uint8_t *ahead = panel + 1 < end       ? at + args->layout.stride
-                               : args->ahead != NULL ? args->ahead
-                                                     : at;
-        fm__vnni_few_panel(shape, args, panel, ahead, table);
+            fm__vnni_side(shape, args->act + t * args->act_layout.stride, &args->act_layout, s,
+                          sides + (t * segments + s) * FM__VNNI_SIDE);
+    for (uint32_t panel = fm__avx512_panel_end(args); panel-- > args->panel_begin;) {
+        const uint8_t *at = args->panels + (size_t)panel * args->layout.stride, *next = at;
+        if (panel > args->panel_begin) {
+            next -= args->layout.stride;
+        } else if (args->ahead != NULL) {
+            next = args->ahead;
+            for (size_t i = 64; i <= FM__VNNI_FEW_AHEAD && i <= args->layout.stride; i += 64)
+                fm__vnni_few_fetch(next + args->layout.stride - i, 64, _MM_HINT_T0);
+        }
+        fm__vnni_few_panel(shape, args, panel, next - at, &scratch, table);
     }
 }

@@ -27,12 +27,17 @@ enum {
 /* The weights of k and k + 1 (F16, BF16). */
 FM__INLINE void fm__float_pair(const fm__float_kind kind, const uint8_t *at, __m512 w[2]) {
     const __m512i x = _mm512_load_si512(at);
+    const __m512i order =
+        _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24,
+                         22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     if (kind == FM__FLOAT_BF16) {
         w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
         w[1] = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xFFFF0000u)));
     } else {
-        w[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
-        w[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+        /* the halves of k to the low 256 bits, those of k + 1 to the high ones */
+        const __m512i apart = _mm512_permutexvar_epi16(order, x);
+        w[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(apart));
+        w[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1));
     }
 }
 

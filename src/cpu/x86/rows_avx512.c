@@ -34,5 +34,10 @@ void fm__add_avx512(const float *a, const float *b, size_t n, float *out) {
 
 void fm__kv_store_avx512(const fm__cache_group *group, uint8_t *layer_base, uint32_t page,
                          uint32_t slot, const float *k, const float *v) {
-    fm__body_kv_store(group, layer_base, page, slot, k, v);
+    fm__body_kv_store_f16(group, layer_base, page, slot, k, v);
+}
+
+void fm__kv_store_q8_0_avx512(const fm__cache_group *group, uint8_t *layer_base, uint32_t page,
+                              uint32_t slot, const float *k, const float *v) {
+    fm__body_kv_store_q8_0(group, layer_base, page, slot, k, v);
 }

@@ -27,7 +27,8 @@
     X(tq2_0, TQ2_0)
 
 #define FM__X86_LINEAR(id, NAME)                                                                   \
-    fm__linear_fn fm__linear_##id##_amx, fm__linear_##id##_avx512vnni, fm__linear_##id##_avx2;
+    fm__linear_fn fm__linear_##id##_amx, fm__linear_##id##_avx512vnni, fm__linear_##id##_avxvnni,  \
+        fm__linear_##id##_avx2;
 FM__X86_QUANTISED_LIST(FM__X86_LINEAR)
 #undef FM__X86_LINEAR
 
@@ -44,8 +45,9 @@ fm__linear_fn fm__linear_f32_avx512, fm__linear_f32_fast_avx512, fm__linear_f16_
     fm__rope_fn fm__rope_##rung;                                                                   \
     fm__glu_fn fm__silu_glu_##rung, fm__gelu_glu_##rung;                                           \
     fm__add_fn fm__add_##rung;                                                                     \
-    fm__kv_store_fn fm__kv_store_##rung;                                                           \
+    fm__kv_store_fn fm__kv_store_##rung, fm__kv_store_q8_0_##rung;                                 \
     fm__attention_fn fm__attention_##rung;
 FM__X86_ROWS(avx512)
 FM__X86_ROWS(avx2)
 #undef FM__X86_ROWS
+fm__attention_fn fm__attention_q8_0_avx512vnni, fm__attention_q8_0_avx2;

@@ -31,32 +31,67 @@ static size_t row_floats(const fm__tape *tape, const fm__op *op) {
     return (size_t)blocks * op->heads * fm__attention_part_floats(group);
 }
 
+static size_t floats_of(const fm__tape *tape, const fm__op *op) {
+    return fm__max_size(row_floats(tape, op), PARTS);
+}
+
+/* Beside the floats. */
+static size_t counter_bytes(const fm__host *host) {
+    return fm__round_up(host->threads * TASKS_A_THREAD * sizeof(uint32_t), 64);
+}
+
+static size_t bytes_of(const fm__host *host, size_t floats) {
+    return sizeof(fm__host_parts) + counter_bytes(host) + floats * sizeof(float);
+}
+
+uint64_t fm__host_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter) {
+    const fm__host *host = (fm__host *)device;
+    size_t floats = 0; /* grows with the context */
+    (void)or_shorter;
+    for (uint32_t i = 0; i < tape->n_op && host->threads > 1; i++)
+        if (tape->ops[i].kind == FM__OP_ATTENTION)
+            floats = fm__max_size(floats, floats_of(tape, &tape->ops[i]));
+    return floats > 0 ? bytes_of(host, floats) : 0;
+}
+
+static fm_status reserve_locked(fm__host *host, size_t floats, fm_error *error) {
+    if (floats <= (host->parts != NULL ? host->parts->floats : 0))
+        return FM_OK;
+    size_t bytes = bytes_of(host, floats);
+    fm__host_parts *parts = fm__alloc(bytes);
+    if (parts == NULL)
+        return fm__error_memory(error, host->device.properties.name, bytes);
+    parts->older = host->parts;
+    parts->floats = floats;
+    parts->done = (_Atomic uint32_t *)(void *)(parts + 1);
+    for (uint32_t i = 0; i < host->threads * TASKS_A_THREAD; i++)
+        atomic_init(&parts->done[i], 0);
+    parts->states = (float *)(void *)((uint8_t *)(parts + 1) + counter_bytes(host));
+    host->parts = parts;
+    return FM_OK;
+}
+
+fm_status fm__host_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error) {
+    fm__host *host = (fm__host *)device;
+    size_t beside = bytes_of(host, 0);
+    if (bytes <= beside)
+        return FM_OK;
+    pthread_mutex_lock(&host->parts_lock);
+    fm_status status = reserve_locked(host, ((size_t)bytes - beside) / sizeof(float), error);
+    pthread_mutex_unlock(&host->parts_lock);
+    return status;
+}
+
 fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
                                  uint32_t n_range, const fm__host_parts **out, fm_error *error) {
     size_t floats = 0;
     for (uint32_t i = 0; i < n_range && host->threads > 1; i++) {
         const fm__op *op = &tape->ops[ranges[i].op];
         if (ranges[i].copy == FM__COPY_NONE && op->kind == FM__OP_ATTENTION)
-            floats = fm__max_size(floats, fm__max_size(row_floats(tape, op), PARTS));
+            floats = fm__max_size(floats, floats_of(tape, op));
     }
-    fm_status status = FM_OK;
     pthread_mutex_lock(&host->parts_lock);
-    if (floats > (host->parts != NULL ? host->parts->floats : 0)) {
-        size_t counters = fm__round_up(host->threads * TASKS_A_THREAD * sizeof(uint32_t), 64);
-        size_t bytes = sizeof(fm__host_parts) + counters + floats * sizeof(float);
-        fm__host_parts *parts = fm__alloc(bytes);
-        if (parts != NULL) {
-            parts->older = host->parts;
-            parts->floats = floats;
-            parts->done = (_Atomic uint32_t *)(void *)(parts + 1);
-            for (uint32_t i = 0; i < host->threads * TASKS_A_THREAD; i++)
-                atomic_init(&parts->done[i], 0);
-            parts->states = (float *)(void *)((uint8_t *)(parts + 1) + counters);
-            host->parts = parts;
-        } else {
-            status = fm__error_memory(error, host->device.properties.name, bytes);
-        }
-    }
+    fm_status status = reserve_locked(host, floats, error);
     *out = host->parts;
     pthread_mutex_unlock(&host->parts_lock);
     return status;
@@ -124,7 +159,7 @@ static void by_rows(const fm__host_work *work, const area *a) {
         args.row_end = b == n_block - 1 ? a->rows.end : args.row_begin + block;
         args.kv_begin = a->kv_begin + task % heads;
         args.kv_end = args.kv_begin + 1;
-        work->kernels->attention(&args);
+        work->kernels->attention[a->group->type](&args);
     }
 }
 
@@ -194,7 +229,7 @@ static void attend_blocks(const fm__host_work *work, fm__attention_args *args, c
     args->block_begin = begin;
     args->block_end = end;
     args->parts = parts + (begin - c->all.begin) * head;
-    work->kernels->attention(args);
+    work->kernels->attention[args->group->type](args);
     uint32_t n = end - begin, all = c->all.end - c->all.begin;
     _Atomic uint32_t *done = &work->parts->done[c->index];
     if (atomic_fetch_add_explicit(done, n, memory_order_acq_rel) + n < all)
@@ -204,7 +239,7 @@ static void attend_blocks(const fm__host_work *work, fm__attention_args *args, c
     args->block_begin = c->all.begin;
     args->block_end = c->all.end;
     args->parts = parts;
-    work->kernels->attention(args);
+    work->kernels->attention[args->group->type](args);
 }
 
 static void by_keys(const fm__host_work *work, const area *a, uint32_t run) {

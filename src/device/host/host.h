@@ -193,6 +193,8 @@ void fm__host_copy(const fm__host_work *work);
 void fm__host_linear(const fm__host_work *work);
 void fm__host_linear_glu(const fm__host_work *work);
 void fm__host_attention(const fm__host_work *work);
+uint64_t fm__host_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
+fm_status fm__host_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
 /* Memory for the parts of one row at least, for the ranges' attention. NULL: nothing needs any. */
 fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
                                  uint32_t n_range, const fm__host_parts **out, fm_error *error);
@@ -203,7 +205,16 @@ void fm__host_parts_free(fm__host *host);
 typedef struct fm__host_cut {
     uint32_t panels, tokens; /* of a task */
     uint32_t n_panel_task, n_token_task;
+    uint32_t first; /* tasks that a thread does at first, in one call */
 } fm__host_cut;
+
+/* Tasks that are done in one call; count 0: none. */
+typedef struct fm__host_turn {
+    uint32_t begin, count;
+} fm__host_turn;
+
+/* Turn i: those below `threads` belong to a thread each, the later ones to whoever takes them. */
+fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t threads, uint32_t i);
 
 /* panel_bytes: of one panel; mr, nr: the kernel's register tile in tokens and panels. tokens,
    panels > 0. */

@@ -5,9 +5,11 @@
  * Owns: nothing. Never does: arithmetic (kernels do). Called from: every thread of the team.
  *
  * A task is a block of panels times a tile of tokens. For few tokens there is one tile and the
- * weights are read once. For many, a kernel prepares a panel once for the tile's tokens and the
- * tokens once for the task's panels: tiles are as tall as keeps that small and leaves room for many
- * panels, and are cut further only where the panels alone do not keep the team busy.
+ * weights are read once; half of them in one run of lines a thread, since every jump costs some
+ * latencies of memory, and the rest task by task, to whoever is free (lab note 056). For many, a
+ * kernel prepares a panel once for the tile's tokens and the tokens once for the task's panels:
+ * tiles are as tall as keeps that small and leaves room for many panels, and are cut further only
+ * where the panels alone do not keep the team busy.
  */
 #include "device/host/host.h"
 
@@ -50,7 +52,25 @@ fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel
     cut.tokens = cut.tokens < fits ? cut.tokens : fits;
     cut.tokens = cut.tokens < tokens ? cut.tokens : tokens;
     cut.n_token_task = divide_up(tokens, cut.tokens);
+    cut.first = 1;
+    if (tokens <= FEW_ROWS && cut.n_token_task == 1) {
+        uint32_t part = threads == 1 ? cut.n_panel_task : cut.n_panel_task / (2 * threads);
+        cut.first = limit(part, 1, TILE_FLOATS / (cut.panels * FM__PANEL_ROWS * cut.tokens));
+    }
     return cut;
+}
+
+fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t threads, uint32_t i) {
+    const uint32_t n = cut->n_panel_task * cut->n_token_task;
+    const bool own = i < threads;
+    const uint64_t begin =
+        own ? (uint64_t)i * cut->first : (uint64_t)threads * cut->first + (i - threads);
+    fm__host_turn turn = {.count = own ? cut->first : 1};
+    if (begin >= n)
+        return (fm__host_turn){0};
+    turn.begin = (uint32_t)begin;
+    turn.count = turn.count < n - turn.begin ? turn.count : n - turn.begin;
+    return turn;
 }
 
 /* One task: rows [row_begin, row_end) x columns [panel_begin * 16, ...) of the step's op. */
@@ -86,10 +106,12 @@ static product product_of(const fm__host_work *work) {
     return p;
 }
 
-static task task_of(const product *p, uint32_t i) {
+/* More than one task has all tokens: the panels of all of them. */
+static task task_of(const product *p, fm__host_turn turn) {
     task t;
+    const uint32_t i = turn.begin, panels = turn.count * p->cut.panels;
     t.panel_begin = p->first + i / p->cut.n_token_task * p->cut.panels;
-    t.panel_end = t.panel_begin + p->cut.panels < p->last ? t.panel_begin + p->cut.panels : p->last;
+    t.panel_end = t.panel_begin + panels < p->last ? t.panel_begin + panels : p->last;
     t.row_begin = p->rows.begin + i % p->cut.n_token_task * p->cut.tokens;
     t.row_end =
         t.row_begin + p->cut.tokens < p->rows.end ? t.row_begin + p->cut.tokens : p->rows.end;
@@ -99,16 +121,22 @@ static task task_of(const product *p, uint32_t i) {
     return t;
 }
 
-/* The first panel of the thread's first task of the product that follows this one: known, because
-   the first `threads` tasks of a product are not handed out but belong to a thread each. */
+/* The panel that a task reads first: kernels for few rows go from the last one to the first. */
+static const uint8_t *panel_of(const product *p, fm__host_turn turn) {
+    const task t = task_of(p, turn);
+    return p->weight->host + (t.panel_end - 1) * p->weight->layout.stride;
+}
+
+/* That of the thread's first task of the product that follows this one: known, because the first
+   `threads` turns of a product are not handed out but belong to a thread each. */
 static const uint8_t *next_product(const fm__host_work *work) {
     if (work->step->next_product == 0)
         return NULL;
     fm__host_work then = *work;
     then.step = work->step + work->step->next_product;
     const product p = product_of(&then);
-    const uint32_t panel = p.first + work->thread * p.cut.panels;
-    return panel < p.last ? p.weight->host + panel * p.weight->layout.stride : NULL;
+    const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
+    return turn.count > 0 ? panel_of(&p, turn) : NULL;
 }
 
 /* Calls run(work, task) for the tasks that this thread takes. With few rows, weights come from
@@ -117,18 +145,15 @@ static const uint8_t *next_product(const fm__host_work *work) {
 static void for_tasks(const fm__host_work *work,
                       void (*run)(const fm__host_work *work, const task *t)) {
     const product p = product_of(work);
-    const uint32_t n = p.cut.n_panel_task * p.cut.n_token_task;
     const bool few = p.rows.end - p.rows.begin <= FEW_ROWS;
-    uint32_t i = work->thread;
-    while (i < n) {
-        const uint32_t then = work->threads + fm__host_take(work);
-        task t = task_of(&p, i);
-        t.ahead = !few ? NULL
-                  : then < n
-                      ? p.weight->host + task_of(&p, then).panel_begin * p.weight->layout.stride
-                      : next_product(work);
+    fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
+    while (turn.count > 0) {
+        const fm__host_turn then =
+            fm__host_cut_turn(&p.cut, work->threads, work->threads + fm__host_take(work));
+        task t = task_of(&p, turn);
+        t.ahead = !few ? NULL : then.count > 0 ? panel_of(&p, then) : next_product(work);
         run(work, &t);
-        i = then;
+        turn = then;
     }
 }
 
@@ -189,7 +214,7 @@ static void glu_task(const fm__host_work *work, const task *t) {
     const fm__op *op = work->step->op;
     float *gate = tile(work, 0), *up = tile(work, 1); /* (rows, columns) */
     const fm__weight *second = work->tape->weights[op->weight[1]];
-    const uint8_t *beside = second->host + t->panel_begin * second->layout.stride;
+    const uint8_t *beside = second->host + (t->panel_end - 1) * second->layout.stride;
     multiply(work, t, 0, t->ahead != NULL ? beside : NULL, gate, t->columns);
     multiply(work, t, 1, t->ahead, up, t->columns);
     for (uint32_t r = t->row_begin; r < t->row_end; r++) {

@@ -127,9 +127,9 @@ static void kv_store(const fm__host_work *work) {
     for (uint32_t r = rows.begin; r < rows.end; r++) {
         uint32_t position = batch->position[r];
         const uint32_t *pages = batch->pages[batch->sequence[r] * batch->n_group + op->cache_group];
-        work->kernels->kv_store(group, base, pages[position / FM__PAGE_TOKENS],
-                                position % FM__PAGE_TOKENS, float_row(work, op->in[0], r),
-                                float_row(work, op->in[1], r));
+        work->kernels->kv_store[group->type](
+            group, base, pages[position / FM__PAGE_TOKENS], position % FM__PAGE_TOKENS,
+            float_row(work, op->in[0], r), float_row(work, op->in[1], r));
     }
 }
 
@@ -222,7 +222,7 @@ bool fm__host_op_supports(fm__device *device, const fm__tape *tape, const fm__op
         has = kernels->rope != NULL;
         break;
     case FM__OP_KV_STORE:
-        has = kernels->kv_store != NULL;
+        has = kernels->kv_store[tape->groups[op->cache_group].type] != NULL;
         break;
     case FM__OP_ATTENTION: {
         const fm__cache_group *group = &tape->groups[op->cache_group];
@@ -230,7 +230,7 @@ bool fm__host_op_supports(fm__device *device, const fm__tape *tape, const fm__op
             *reason = "heads wider than 512 dims";
             return false;
         }
-        has = kernels->attention != NULL;
+        has = kernels->attention[group->type] != NULL;
         break;
     }
     default:

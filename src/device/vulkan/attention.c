@@ -31,10 +31,14 @@ typedef struct shape {
     bool split;
 } shape;
 
-/* Shared memory of shaders/attention.comp. */
+/* Shared memory of shaders/attention.comp or attention_q8_0.glsl. */
 static size_t shared_bytes(const fm__cache_group *group, uint32_t queries) {
-    size_t floats = (size_t)group->key_dim + FM__KEY_BLOCK + 2 * 16 + 9;
-    return floats * queries * sizeof(float);
+    size_t words = FM__KEY_BLOCK + 2 * 16 + 9; /* of a query */
+    if (group->type == FM__CACHE_F16)
+        return (words + group->key_dim) * queries * sizeof(float);
+    words += (size_t)fm__cache_blocks(group->key_dim) * (FM__CACHE_BLOCK / 4 + 1);
+    size_t pairs = 32; /* of a query and a block of dims: its weights, the largest, the unit */
+    return (words * queries + pairs * (FM__KEY_BLOCK / 4 * 2 + 2)) * sizeof(float);
 }
 
 /* Positions are below the tape's limit, and every key of a group without a window has its slot. */
@@ -64,6 +68,11 @@ static shape shape_of(const fm__vulkan *gpu, const fm__tape *tape, const fm__op 
     while (s.queries > 4 &&
            (all <= s.queries / 2 || shared_bytes(group, s.queries) > gpu->shared_bytes))
         s.queries /= 2;
+    if (group->type == FM__CACHE_Q8_0) { /* passes of 1024 / queries dims, one a lane */
+        s.rows = 4;
+        s.dims = fm__vulkan_groups(group->value_dim, 4 * LANES / s.queries);
+        return s;
+    }
     /* Lanes are dims times groups of queries. */
     uint32_t sets = s.queries / 4;
     s.dims = group->value_dim * sets <= LANES ? 1 : 2;
@@ -72,6 +81,15 @@ static shape shape_of(const fm__vulkan *gpu, const fm__tape *tape, const fm__op 
            s.rows < s.queries)
         s.rows *= 2;
     return s;
+}
+
+uint64_t fm__vulkan_attention_temporary(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op,
+                                        bool or_shorter) {
+    shape s = shape_of(gpu, tape, op);
+    if (s.split)
+        return part_bytes(&s, tape->max_rows, op->heads);
+    /* Not split as its parts would be too large: those of a shorter context may not be. */
+    return or_shorter && tape->max_rows <= SPLIT_ROWS && s.blocks > 1 ? SPLIT_BYTES : 0;
 }
 
 bool fm__vulkan_supports_attention(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op,
@@ -92,15 +110,23 @@ bool fm__vulkan_supports_attention(fm__vulkan *gpu, const fm__tape *tape, const 
     return true;
 }
 
+const char *fm__vulkan_attention_name(const fm__tape *tape, const fm__op *op, uint32_t n) {
+    if (tape->groups[op->cache_group].type == FM__CACHE_Q8_0)
+        return n == 2 ? "attention_q8_0_split" : "attention_q8_0";
+    return n == 2 ? "attention_split" : "attention";
+}
+
 uint32_t fm__vulkan_attention_variants(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op,
                                        fm__vulkan_variant variants[2]) {
     shape s = shape_of(gpu, tape, op);
     uint32_t depth = s.split && !gpu->device.properties.software ? SPLIT_DEPTH : DEPTH;
     variants[0] = (fm__vulkan_variant){
-        .shader = FM__VULKAN_SHADER_attention,
-        .n = 11,
+        .shader = s.group->type == FM__CACHE_F16 ? FM__VULKAN_SHADER_attention
+                  : gpu->has_dot                 ? FM__VULKAN_SHADER_attention_q8_0_dot
+                                                 : FM__VULKAN_SHADER_attention_q8_0,
+        .n = s.group->type == FM__CACHE_F16 ? 11 : 12,
         .values = {LANES, 1, 1, s.group->key_dim, s.group->value_dim, s.shared, s.queries, s.rows,
-                   s.dims, s.split, depth},
+                   s.dims, s.split, depth, FM__KEY_BLOCK / 4 / (LANES / 32)},
     };
     variants[1] = (fm__vulkan_variant){
         .shader = FM__VULKAN_SHADER_attention_merge,
@@ -189,7 +215,8 @@ fm_status fm__vulkan_record_attention(const fm__vulkan_step *step) {
     uint32_t heads = kv_end - push.kv_begin, deep = 1;
     const fm__vulkan_kernel *kernel;
     fm_status status = fm__vulkan_kernel_get(
-        gpu, &variants[0], s.split ? "attention_split" : "attention", &kernel, step->error);
+        gpu, &variants[0], fm__vulkan_attention_name(step->tape, op, s.split ? 2 : 1), &kernel,
+        step->error);
     if (status != FM_OK || heads == 0)
         return status;
     if (s.split) {

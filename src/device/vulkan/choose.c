@@ -135,32 +135,43 @@ static void read_memory(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
 
 enum { FAMILIES = 32 };
 
-/* A queue for copies beside the compute queue: of a family that only copies (a copy engine), else
-   of a family that does other things too. */
-static void choose_copies(const VkQueueFamilyProperties *families, uint32_t n,
-                          fm__vulkan_choice *c) {
-    /* Compute and graphics queues copy too, whether they say so or not. */
-    const VkQueueFlags other = VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT;
-    c->copies_apart = false;
-    c->copy_family = c->family;
-    c->copy_index = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if ((families[i].queueFlags & (VK_QUEUE_TRANSFER_BIT | other)) == VK_QUEUE_TRANSFER_BIT &&
-            families[i].queueCount > 0) {
-            c->copies_apart = true;
-            c->copy_family = i;
-            return;
-        }
-    if (families[c->family].queueCount > 1) {
-        c->copies_apart = true;
-        c->copy_index = 1;
-        return;
+/* What a family of nothing but copies may have beside; whatever else it does (video, optical flow,
+   ...) goes on in engines whose copies may be slow, or bound to them. */
+static const VkQueueFlags COPIES =
+    VK_QUEUE_TRANSFER_BIT | VK_QUEUE_SPARSE_BINDING_BIT | VK_QUEUE_PROTECTED_BIT;
+
+/* The first family but `family` that copies, with one of the flags `some` (0: any) and none of
+   `none`; n: there is none. */
+static uint32_t find_family(const VkQueueFamilyProperties *families, uint32_t n, uint32_t family,
+                            VkQueueFlags some, VkQueueFlags none) {
+    const VkQueueFlags copy = /* whether they say so or not */
+        VK_QUEUE_TRANSFER_BIT | VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT;
+    for (uint32_t i = 0; i < n; i++) {
+        VkQueueFlags flags = families[i].queueFlags;
+        if (i != family && families[i].queueCount > 0 && (flags & copy) != 0 &&
+            (some == 0 || (flags & some) != 0) && (flags & none) == 0)
+            return i;
     }
-    for (uint32_t i = 0; i < n && !c->copies_apart; i++)
-        if (i != c->family && (families[i].queueFlags & other) != 0 && families[i].queueCount > 0) {
-            c->copies_apart = true;
-            c->copy_family = i;
-        }
+    return n;
+}
+
+bool fm__vulkan_choose_copies(const VkQueueFamilyProperties *families, uint32_t n, uint32_t family,
+                              uint32_t *copy_family, uint32_t *copy_index) {
+    uint32_t found = find_family(families, n, family, VK_QUEUE_TRANSFER_BIT, ~COPIES);
+    *copy_family = family;
+    *copy_index = 0;
+    if (found == n && families[family].queueCount > 1) {
+        *copy_index = 1;
+        return true;
+    }
+    if (found == n)
+        found = find_family(families, n, family, VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT, 0);
+    if (found == n)
+        found = find_family(families, n, family, 0, 0);
+    if (found == n)
+        return false;
+    *copy_family = found;
+    return true;
 }
 
 /* Its own queue family for compute, where there is one, does not wait for pictures. */
@@ -179,9 +190,12 @@ static bool choose_family(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
         c->family = i;
         c->timestamp_bits = families[i].timestampValidBits;
     }
-    if (found)
-        choose_copies(families, n, c);
-    return found;
+    if (!found)
+        return false;
+    c->copies_apart =
+        fm__vulkan_choose_copies(families, n, c->family, &c->copy_family, &c->copy_index);
+    c->copy_timestamp_bits = families[c->copy_family].timestampValidBits;
+    return true;
 }
 
 /* Appends a structure to the chain that begins at *end. */
@@ -246,6 +260,7 @@ static void read_features(const fm__vulkan_api *vk, fm__vulkan_choice *c) {
     c->has_matrix = matrix.cooperativeMatrix != 0 && v12.vulkanMemoryModel != 0;
     c->can_dot = dot.shaderIntegerDotProduct != 0;
     c->has_f16 = v12.shaderFloat16 != 0;
+    c->can_reset_queries = v12.hostQueryReset != 0;
     const struct {
         VkBool32 there;
         const char *name;

@@ -117,10 +117,14 @@ static fm_status measure_once(fm__vulkan *gpu, fm_error *error) {
     return status;
 }
 
+static uint64_t mask_of(uint32_t bits) {
+    return bits >= 64 ? UINT64_MAX : (UINT64_C(1) << bits) - 1;
+}
+
 fm_status fm__vulkan_clock_init(fm__vulkan *gpu, const fm__vulkan_choice *choice, fm_error *error) {
     fm__vulkan_clock *clock = &gpu->core->clock;
-    uint32_t bits = choice->timestamp_bits;
-    clock->mask = bits >= 64 ? UINT64_MAX : (UINT64_C(1) << bits) - 1;
+    clock->mask = mask_of(choice->timestamp_bits);
+    clock->copy_mask = mask_of(choice->copy_timestamp_bits);
     clock->period = (double)choice->properties.limits.timestampPeriod;
     if (pthread_mutex_init(&clock->lock, NULL) != 0)
         return fm__error(error, FM_ERROR_DEVICE, gpu->device.properties.name,
@@ -146,12 +150,12 @@ void fm__vulkan_clock_refresh(fm__vulkan *gpu) {
     pthread_mutex_unlock(&clock->lock);
 }
 
-uint64_t fm__vulkan_clock_ns(fm__vulkan *gpu, uint64_t ticks) {
+uint64_t fm__vulkan_clock_ns(fm__vulkan *gpu, uint64_t ticks, uint64_t mask) {
     fm__vulkan_clock *clock = &gpu->core->clock;
     pthread_mutex_lock(&clock->lock);
     /* The distance may be negative, and the counter may have wrapped since. */
-    uint64_t ahead = (ticks - clock->ticks) & clock->mask;
-    uint64_t behind = (clock->ticks - ticks) & clock->mask;
+    uint64_t ahead = (ticks - clock->ticks) & mask;
+    uint64_t behind = (clock->ticks - ticks) & mask;
     uint64_t ns = ahead <= behind ? clock->ns + (uint64_t)((double)ahead * clock->period)
                                   : clock->ns - (uint64_t)((double)behind * clock->period);
     pthread_mutex_unlock(&clock->lock);

@@ -36,7 +36,7 @@
     X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)               \
     X(CmdDispatch) X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CmdFillBuffer)                                          \
     X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp)               \
-    X(GetQueryPoolResults)                                                                         \
+    X(GetQueryPoolResults) X(ResetQueryPool)                                                       \
     X(CreateSemaphore) X(DestroySemaphore) X(GetSemaphoreCounterValue) X(WaitSemaphores)           \
     X(SignalSemaphore)
 /* Of extensions: NULL where the device has them not. */
@@ -81,16 +81,24 @@ typedef struct fm__vulkan_choice {
     bool copies_apart;
     uint32_t copy_family, copy_index;
     uint32_t timestamp_bits, subgroup;
+    uint32_t copy_timestamp_bits;        /* of the copies' queue */
     uint64_t max_allocation, max_buffer; /* bytes */
     uint64_t local_bytes, local_budget;  /* of the heap of local_type; budget 0: not told */
     uint32_t local_type, host_type;      /* memory types; host_type is cached where one is */
     bool local_visible;                  /* local_type has host addresses */
     bool unified, software;
     bool can_dot, has_dot, has_f16, rounds_to_even, keeps_zeros_and_nans;
+    bool can_reset_queries;            /* from the host */
     bool matrix_extension, has_matrix; /* has_matrix: of the shape that the kernels use */
     bool dot_extension, import_extension, budget_extension, clock_extension, subset_extension;
     size_t import_align; /* bytes */
 } fm__vulkan_choice;
+
+/* A queue for copies beside queue 0 of `family`, the compute queue: of a family that only copies (a
+   copy engine), else the family's second, else one of a family that computes or draws too, else one
+   of a video or optical flow engine. false: there is none but the compute queue. Pure. */
+bool fm__vulkan_choose_copies(const VkQueueFamilyProperties *families, uint32_t n, uint32_t family,
+                              uint32_t *copy_family, uint32_t *copy_index);
 
 /* Looks at every physical device, those that can serve first, best first; *choices is the
    caller's (fm__free). */
@@ -236,6 +244,7 @@ struct fm__vulkan_batch *fm__vulkan_batch_create(void);
 typedef struct fm__vulkan_clock {
     pthread_mutex_t lock;
     uint64_t mask;      /* valid bits of a timestamp; 0: the queue has none */
+    uint64_t copy_mask; /* likewise of the copies' queue */
     double period;      /* ns a tick */
     bool calibrated;    /* the extension gives both clocks at once */
     uint64_t ticks, ns; /* the same moment on both */
@@ -245,7 +254,8 @@ fm_status fm__vulkan_clock_init(fm__vulkan *gpu, const fm__vulkan_choice *choice
 void fm__vulkan_clock_finish(fm__vulkan *gpu);
 /* A recent moment on both clocks, taken again where the last one is old. */
 void fm__vulkan_clock_refresh(fm__vulkan *gpu);
-uint64_t fm__vulkan_clock_ns(fm__vulkan *gpu, uint64_t ticks);
+/* mask: of the queue that wrote them. */
+uint64_t fm__vulkan_clock_ns(fm__vulkan *gpu, uint64_t ticks, uint64_t mask);
 
 /* ---- binding.c: what a run binds, where every shader finds it ---- */
 
@@ -278,12 +288,23 @@ fm_status fm__vulkan_run_finish(fm__device *device, const fm__tape *tape, const 
 
 /* ---- stream.c: weights in host memory, on their way through a ring ---- */
 
+enum { FM__VULKAN_TURNS = 2 };
+
 /* Panels that one copy brings, for a product or for several that follow each other. */
 typedef struct fm__vulkan_part {
-    VkCommandBuffer commands;
-    uint64_t at, bytes; /* of the ring */
-    uint64_t payload;   /* bytes that are copied; the rest of `bytes` lies between matrices */
-    uint64_t copy;      /* number of the copy that was handed over last; 0: none */
+    /* Two for the same copy, used by turns: each writes timestamps of its own, so the copy for the
+       next replay leaves those of this one as they are. Without timestamps the first alone. */
+    VkCommandBuffer commands[FM__VULKAN_TURNS];
+    uint64_t copies[FM__VULKAN_TURNS]; /* number of the copy that each was last handed over for */
+    uint64_t at, bytes;                /* of the ring */
+    uint64_t payload; /* bytes that are copied; the rest of `bytes` lies between matrices */
+    uint64_t copy;    /* number of the copy that was handed over last; 0: none */
+    uint32_t turn;    /* whose that was */
+    uint64_t copy_ns; /* when */
+    /* The copy that the last batch reads, whether it was the first to do so, and when that copy
+       was handed over. */
+    uint64_t read, read_ns;
+    bool fresh;
 } fm__vulkan_part;
 
 /* Who uses a cell of the ring, for whoever overwrites it. */
@@ -306,6 +327,8 @@ typedef struct fm__vulkan_ring {
     VkQueue queue;      /* under the compute queue's lock; it may be that queue */
     VkSemaphore copied; /* counts copies that are done */
     uint64_t n_copy;    /* ... that were handed over */
+    uint64_t seen;      /* ... that were seen to be done; under the compute queue's lock */
+    bool keeps_time;    /* its queue has timestamps, and they are wanted */
     /* What was copied since the device was made; copies of recordings behind the one that was being
        handed over; and copies for the next replay. */
     uint64_t copied_bytes, ahead, early;
@@ -335,8 +358,7 @@ typedef struct fm__vulkan_uses {
 } fm__vulkan_uses;
 
 struct fm__vulkan_recording;
-/* bytes 0: by the device's memory. */
-fm_status fm__vulkan_ring_init(fm__vulkan *gpu, uint64_t bytes, fm_error *error);
+fm_status fm__vulkan_ring_init(fm__vulkan *gpu, const fm__vulkan_options *options, fm_error *error);
 void fm__vulkan_ring_finish(fm__vulkan *gpu);
 /* Cuts the products among the ranges into uses, and records the copies as the recording's parts.
    Under record_lock, as is the next. */
@@ -360,7 +382,10 @@ typedef struct fm__vulkan_recording {
     uint32_t n_commands, n_part;
     fm__vulkan_part *parts; /* (n_part) */
     bool begins, ends;      /* holds the tape's first product, its last */
-    VkQueryPool queries;    /* begin and end */
+    VkQueryPool queries;    /* (n_commands, 2) begin and end */
+    /* (n_part, FM__VULKAN_TURNS, 2) likewise of copies; NULL where their queue keeps no time */
+    VkQueryPool copy_queries;
+    uint64_t *ticks; /* room for the greater of the two, each with whether it is there */
     fm__vulkan_binding *binding;
     fm__vulkan_block *blocks[FM__VULKAN_BLOCKS]; /* what its ops keep for a while */
     uint32_t n_block;
@@ -373,6 +398,10 @@ fm_status fm__vulkan_record(fm__device *device, const fm__tape *tape, const fm__
                             uint32_t n_range, fm__recording **out, fm_error *error);
 void fm__vulkan_recording_destroy(fm__recording *recording);
 fm__span fm__vulkan_recording_span(fm__recording *recording);
+uint32_t fm__vulkan_recording_work(fm__recording *recording, fm__work *work, uint32_t room);
+uint64_t fm__vulkan_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
+fm_status fm__vulkan_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
+VkResult fm__vulkan_queries_create(fm__vulkan *gpu, uint32_t n, VkQueryPool *out);
 
 /* ---- vulkan.c ---- */
 
@@ -381,6 +410,7 @@ typedef struct fm__vulkan_core {
     fm__vulkan_choice choice;
     VkDevice device;
     bool discrete; /* as told, or as the device is */
+    bool hosted;   /* discrete, and works on host memory all the same */
     fm__vulkan_transfer transfer;
     fm__vulkan_pipelines pipelines;
     fm__vulkan_queue queue;

@@ -167,6 +167,12 @@ static choice choose_plain(fm__vulkan_shader shader, const char *name) {
     return c;
 }
 
+static choice choose_kv_store(const fm__tape *tape, const fm__op *op) {
+    return tape->groups[op->cache_group].type == FM__CACHE_Q8_0
+               ? choose_plain(FM__VULKAN_SHADER_kv_store_q8_0, "kv_store_q8_0")
+               : choose_plain(FM__VULKAN_SHADER_kv_store, "kv_store");
+}
+
 static choice choose_copy(bool wide) {
     choice c = {.variant = variant_of(FM__VULKAN_SHADER_copy, COPY_LANES)};
     add_constant(&c.variant, wide);
@@ -193,7 +199,7 @@ static uint32_t choose(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op, 
         out[0] = choose_rope(op);
         return 1;
     case FM__OP_KV_STORE:
-        out[0] = choose_plain(FM__VULKAN_SHADER_kv_store, "kv_store");
+        out[0] = choose_kv_store(tape, op);
         return 1;
     case FM__OP_SELECT:
         out[0] = choose_plain(FM__VULKAN_SHADER_select, "select");
@@ -203,7 +209,7 @@ static uint32_t choose(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op, 
         uint32_t n = fm__vulkan_attention_variants(gpu, tape, op, variants);
         for (uint32_t i = 0; i < n; i++)
             out[i] = (choice){.variant = variants[i]};
-        snprintf(out[0].name, sizeof out[0].name, n == 2 ? "attention_split" : "attention");
+        snprintf(out[0].name, sizeof out[0].name, "%s", fm__vulkan_attention_name(tape, op, n));
         snprintf(out[1].name, sizeof out[1].name, "attention_merge");
         return n;
     }
@@ -348,9 +354,11 @@ static fm_status record_kv_store(const fm__vulkan_step *step) {
         .key_dim = group->key_dim,
         .value_dim = group->value_dim,
     };
-    uint64_t entries = (uint64_t)group->n_kv_head * (group->key_dim + group->value_dim);
-    return dispatch(step, choose_plain(FM__VULKAN_SHADER_kv_store, "kv_store"), &push, sizeof push,
-                    fm__vulkan_groups(entries, LANES), row_groups(step));
+    uint64_t entries = group->type == FM__CACHE_Q8_0
+                           ? fm__cache_blocks(group->key_dim) + fm__cache_blocks(group->value_dim)
+                           : group->key_dim + group->value_dim; /* of a head: a lane each */
+    return dispatch(step, choose_kv_store(step->tape, op), &push, sizeof push,
+                    fm__vulkan_groups(group->n_kv_head * entries, LANES), row_groups(step));
 }
 
 static fm_status record_select(const fm__vulkan_step *step) {

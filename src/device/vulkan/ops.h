@@ -47,6 +47,11 @@ static inline uint32_t fm__vulkan_groups(uint64_t n, uint32_t of) {
 fm_status fm__vulkan_record_attention(const fm__vulkan_step *step);
 bool fm__vulkan_supports_attention(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op,
                                    const char **reason);
+/* Temporary memory that the op takes; or the most of this context and shorter ones. */
+uint64_t fm__vulkan_attention_temporary(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op,
+                                        bool or_shorter);
+/* What its first kernel is called where it needs n. */
+const char *fm__vulkan_attention_name(const fm__tape *tape, const fm__op *op, uint32_t n);
 /* The variants that the op needs: 1 or 2. */
 uint32_t fm__vulkan_attention_variants(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op,
                                        fm__vulkan_variant variants[2]);

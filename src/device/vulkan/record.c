@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "device/vulkan/core.h"
+#include "device/vulkan/ops.h"
 
 enum {
     BLOCK_ALIGN = 256,
@@ -156,6 +157,23 @@ fm_status fm__vulkan_temporary(fm__vulkan_recorder *recorder, size_t bytes, uint
     return FM_OK;
 }
 
+uint64_t fm__vulkan_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < tape->n_op; i++)
+        if (tape->ops[i].kind == FM__OP_ATTENTION)
+            bytes = fm__max_size(bytes, fm__vulkan_attention_temporary((fm__vulkan *)device, tape,
+                                                                       &tape->ops[i], or_shorter));
+    return bytes > 0 ? fm__max_size(fm__round_up(bytes, BLOCK_ALIGN), TEMPORARY_LEAST) : 0;
+}
+
+fm_status fm__vulkan_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error) {
+    fm__vulkan *gpu = (fm__vulkan *)device;
+    pthread_mutex_lock(&gpu->core->record_lock);
+    fm_status status = grow_block(gpu, &gpu->core->temporary, bytes, error);
+    pthread_mutex_unlock(&gpu->core->record_lock);
+    return status;
+}
+
 /* ---- weights ---- */
 
 fm_status fm__vulkan_weight_source(fm__vulkan_recorder *recorder, const fm__weight *weight,
@@ -225,12 +243,27 @@ static fm_status end_commands(fm__vulkan_recorder *recorder, fm_error *error) {
                : fm__vulkan_failed(recorder->gpu, result, "vkEndCommandBuffer", error);
 }
 
+/* The beginning and the end of each command buffer: between two of them the device may wait for a
+   copy. */
+static void stamp(fm__vulkan_recorder *recorder, uint32_t query) {
+    const fm__vulkan_recording *recording = recorder->recording;
+    if (recording->queries != VK_NULL_HANDLE)
+        recorder->gpu->core->vk.CmdWriteTimestamp(
+            recorder->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, recording->queries,
+            2 * recorder->command + query);
+}
+
 /* What follows is in the command buffer that waits for the part. */
 static fm_status enter_part(fm__vulkan_recorder *recorder, uint32_t part, fm_error *error) {
     if (part == FM__VULKAN_NO_PART || part == recorder->command)
         return FM_OK;
+    stamp(recorder, 1);
     fm_status status = end_commands(recorder, error);
-    return status == FM_OK ? begin_commands(recorder, part, error) : status;
+    if (status == FM_OK)
+        status = begin_commands(recorder, part, error);
+    if (status == FM_OK)
+        stamp(recorder, 0);
+    return status;
 }
 
 /* ---- ranges ---- */
@@ -311,20 +344,14 @@ static fm_status record_ranges(fm__vulkan_recorder *recorder, fm_error *error) {
 
 /* ---- recordings ---- */
 
-static void stamp(fm__vulkan_recorder *recorder, uint32_t query) {
-    const fm__vulkan_recording *recording = recorder->recording;
-    if (recording->queries != VK_NULL_HANDLE)
-        recorder->gpu->core->vk.CmdWriteTimestamp(
-            recorder->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, recording->queries, query);
-}
-
 static fm_status fill_commands(fm__vulkan_recorder *recorder, fm_error *error) {
     const fm__vulkan_recording *recording = recorder->recording;
     fm_status status = begin_commands(recorder, 0, error);
     if (status != FM_OK)
         return status;
     if (recording->queries != VK_NULL_HANDLE)
-        recorder->gpu->core->vk.CmdResetQueryPool(recorder->commands, recording->queries, 0, 2);
+        recorder->gpu->core->vk.CmdResetQueryPool(recorder->commands, recording->queries, 0,
+                                                  2 * recording->n_commands);
     /* What another unit wrote before it signalled counts as the host's writes. */
     barrier(recorder, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT,
             VK_ACCESS_MEMORY_WRITE_BIT | VK_ACCESS_HOST_WRITE_BIT,
@@ -341,14 +368,24 @@ static fm_status fill_commands(fm__vulkan_recorder *recorder, fm_error *error) {
     return end_commands(recorder, error);
 }
 
-static fm_status create_queries(fm__vulkan *gpu, fm__vulkan_recording *recording, fm_error *error) {
+VkResult fm__vulkan_queries_create(fm__vulkan *gpu, uint32_t n, VkQueryPool *out) {
     const VkQueryPoolCreateInfo queries = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                            .queryType = VK_QUERY_TYPE_TIMESTAMP,
-                                           .queryCount = 2};
+                                           .queryCount = n};
+    return gpu->core->vk.CreateQueryPool(gpu->core->device, &queries, NULL, out);
+}
+
+static fm_status create_queries(fm__vulkan *gpu, fm__vulkan_recording *recording, fm_error *error) {
     if (gpu->core->clock.mask == 0)
         return FM_OK;
+    size_t room =
+        2 * fm__max_size(2 * recording->n_commands, 2 * FM__VULKAN_TURNS * recording->n_part);
+    recording->ticks = fm__alloc_array(room, sizeof *recording->ticks);
+    if (recording->ticks == NULL)
+        return fm__error_memory(error, gpu->device.properties.name,
+                                room * sizeof *recording->ticks);
     VkResult result =
-        gpu->core->vk.CreateQueryPool(gpu->core->device, &queries, NULL, &recording->queries);
+        fm__vulkan_queries_create(gpu, 2 * recording->n_commands, &recording->queries);
     return result == VK_SUCCESS ? FM_OK
                                 : fm__vulkan_failed(gpu, result, "vkCreateQueryPool", error);
 }
@@ -375,6 +412,7 @@ static void destroy_locked(fm__vulkan *gpu, fm__vulkan_recording *recording) {
     fm__free(recording->commands);
     fm__vulkan_stream_free(gpu, recording);
     vk->DestroyQueryPool(gpu->core->device, recording->queries, NULL);
+    fm__free(recording->ticks);
     for (uint32_t i = 0; i < recording->n_block; i++)
         release_block(recording->blocks[i]);
     fm__vulkan_binding_put(gpu, recording->binding);
@@ -393,12 +431,12 @@ fm_status fm__vulkan_record(fm__device *device, const fm__tape *tape, const fm__
     pthread_mutex_lock(&gpu->core->record_lock);
     fm_status status = fm__vulkan_binding_get(gpu, tape, &recording->binding, error);
     if (status == FM_OK)
-        status = create_queries(gpu, recording, error);
-    if (status == FM_OK)
         status =
             fm__vulkan_stream_plan(gpu, tape, ranges, n_range, recording, &recorder.uses, error);
     if (status == FM_OK)
         status = create_commands(&recorder, error);
+    if (status == FM_OK)
+        status = create_queries(gpu, recording, error);
     if (status == FM_OK)
         status = fill_commands(&recorder, error);
     note_products(&recorder);
@@ -421,15 +459,89 @@ void fm__vulkan_recording_destroy(fm__recording *recording) {
     pthread_mutex_unlock(&gpu->core->record_lock);
 }
 
+/* ---- when a recording ran ---- */
+
+/* Timestamps of n queries, each followed by whether it is there. */
+static bool read_ticks(fm__vulkan *gpu, const fm__vulkan_recording *r, VkQueryPool queries,
+                       uint32_t n) {
+    VkResult result = gpu->core->vk.GetQueryPoolResults(
+        gpu->core->device, queries, 0, n, 2 * n * sizeof *r->ticks, r->ticks, 2 * sizeof *r->ticks,
+        VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WITH_AVAILABILITY_BIT);
+    return result == VK_SUCCESS || result == VK_NOT_READY;
+}
+
+/* Of queries 2 i and 2 i + 1; zeros where one is not there. */
+static fm__span span_of(fm__vulkan *gpu, const fm__vulkan_recording *r, uint32_t i, uint64_t mask) {
+    const uint64_t *ticks = r->ticks + 4 * (size_t)i;
+    if (ticks[1] == 0 || ticks[3] == 0)
+        return (fm__span){0, 0};
+    return (fm__span){fm__vulkan_clock_ns(gpu, ticks[0], mask),
+                      fm__vulkan_clock_ns(gpu, ticks[2], mask)};
+}
+
+static bool has_run(fm__vulkan *gpu, const fm__vulkan_recording *r) {
+    return r->queries != VK_NULL_HANDLE && r->ticket != 0 && !fm__vulkan_is_lost(&gpu->device) &&
+           fm__vulkan_ended_soon(gpu, r->ticket);
+}
+
 fm__span fm__vulkan_recording_span(fm__recording *recording) {
     fm__vulkan_recording *r = (fm__vulkan_recording *)recording;
     fm__vulkan *gpu = (fm__vulkan *)recording->device;
-    uint64_t ticks[2];
-    if (r->queries == VK_NULL_HANDLE || r->ticket == 0 || fm__vulkan_is_lost(recording->device) ||
-        !fm__vulkan_ended_soon(gpu, r->ticket) ||
-        gpu->core->vk.GetQueryPoolResults(gpu->core->device, r->queries, 0, 2, sizeof ticks, ticks,
-                                          8, VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
+    if (!has_run(gpu, r) || !read_ticks(gpu, r, r->queries, 2 * r->n_commands))
         return (fm__span){0, 0};
     fm__vulkan_clock_refresh(gpu);
-    return (fm__span){fm__vulkan_clock_ns(gpu, ticks[0]), fm__vulkan_clock_ns(gpu, ticks[1])};
+    fm__span first = span_of(gpu, r, 0, gpu->core->clock.mask);
+    fm__span last = span_of(gpu, r, r->n_commands - 1, gpu->core->clock.mask);
+    return first.end_ns != 0 && last.end_ns != 0 ? (fm__span){first.begin_ns, last.end_ns}
+                                                 : (fm__span){0, 0};
+}
+
+static uint32_t add_work(fm__work *work, uint32_t n, uint32_t room, fm__work what) {
+    if (n == room || what.span.end_ns <= what.span.begin_ns)
+        return n;
+    work[n] = what;
+    return n + 1;
+}
+
+/* What each command buffer computed; and where copies keep no time, what is known of them. */
+static uint32_t add_computing(fm__vulkan *gpu, const fm__vulkan_recording *r, fm__work *work,
+                              uint32_t room) {
+    uint32_t n = 0;
+    if (!read_ticks(gpu, r, r->queries, 2 * r->n_commands))
+        return 0;
+    for (uint32_t i = 0; i < r->n_commands; i++) {
+        fm__span span = span_of(gpu, r, i, gpu->core->clock.mask);
+        n = add_work(work, n, room, (fm__work){.span = span});
+        if (i >= r->n_part || r->copy_queries != VK_NULL_HANDLE || !r->parts[i].fresh)
+            continue;
+        span = (fm__span){r->parts[i].read_ns, span.begin_ns};
+        n = add_work(work, n, room, (fm__work){.span = span, .copy = true, .observed = true});
+    }
+    return n;
+}
+
+static uint32_t add_copies(fm__vulkan *gpu, const fm__vulkan_recording *r, fm__work *work,
+                           uint32_t n, uint32_t room) {
+    if (r->copy_queries == VK_NULL_HANDLE ||
+        !read_ticks(gpu, r, r->copy_queries, 2 * FM__VULKAN_TURNS * r->n_part))
+        return n;
+    for (uint32_t i = 0; i < FM__VULKAN_TURNS * r->n_part; i++) {
+        const fm__vulkan_part *part = &r->parts[i / FM__VULKAN_TURNS];
+        fm__work what = {.span = span_of(gpu, r, i, gpu->core->clock.copy_mask), .copy = true};
+        if (part->copies[i % FM__VULKAN_TURNS] != 0)
+            n = add_work(work, n, room, what);
+    }
+    return n;
+}
+
+uint32_t fm__vulkan_recording_work(fm__recording *recording, fm__work *work, uint32_t room) {
+    fm__vulkan_recording *r = (fm__vulkan_recording *)recording;
+    fm__vulkan *gpu = (fm__vulkan *)recording->device;
+    if (work == NULL)
+        return r->n_commands + FM__VULKAN_TURNS * r->n_part;
+    if (!has_run(gpu, r))
+        return 0;
+    fm__vulkan_clock_refresh(gpu);
+    uint32_t n = add_computing(gpu, r, work, room);
+    return add_copies(gpu, r, work, n, room);
 }

@@ -303,7 +303,29 @@ static uint32_t rows_of(const trial *t, const fm__tensor *tensor) {
     return tensor->rows == FM__ROWS_OUTPUT ? t->batch.n_output : t->batch.n_row;
 }
 
-/* Rows of every tensor that an op before the tested ones writes, and a cache of ordinary f16. */
+/* Ordinary keys and values in every slot. */
+static fm_status fill_cache(trial *t, fm_error *error) {
+    for (uint32_t g = 0; g < t->tape->n_group; g++) {
+        const fm__cache_group *group = &t->groups[g];
+        size_t n_k = (size_t)group->n_kv_head * group->key_dim;
+        size_t n = n_k + (size_t)group->n_kv_head * group->value_dim;
+        float *k = fm__alloc(n * sizeof *k);
+        if (k == NULL)
+            return fm__error_memory(error, "self-test", n * sizeof *k);
+        for (uint32_t at = 0; at < group->n_page * FM__PAGE_TOKENS; at++) {
+            for (size_t i = 0; i < n; i++)
+                k[i] = fm__inputs_normal(&t->random);
+            t->kernels->kv_store[group->type](group, t->before[FM__SLOT_CACHE] + group->offset,
+                                              at / FM__PAGE_TOKENS, at % FM__PAGE_TOKENS, k,
+                                              k + n_k);
+        }
+        fm__free(k);
+    }
+    return FM_OK;
+}
+
+/* Rows of every tensor that an op before the tested ones writes, and a cache of ordinary entries.
+ */
 static fm_status fill(trial *t, uint32_t kind, fm_error *error) {
     const fm__op *op = &t->tape->ops[t->first];
     bool large =
@@ -324,10 +346,8 @@ static fm_status fill(trial *t, uint32_t kind, fm_error *error) {
         }
         fm__free(x);
     }
-    uint16_t *cache = (uint16_t *)(void *)t->before[FM__SLOT_CACHE];
     if (op->kind == FM__OP_ATTENTION || op->kind == FM__OP_KV_STORE)
-        for (size_t i = 0; i < t->bytes[FM__SLOT_CACHE] / 2; i++)
-            cache[i] = fm__kv_f16(fm__inputs_normal(&t->random));
+        return fill_cache(t, error);
     return FM_OK;
 }
 

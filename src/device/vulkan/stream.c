@@ -44,7 +44,8 @@ static void set_bytes(fm__vulkan_ring *ring, uint64_t bytes) {
     ring->part_bytes = fm__min_size(PART_BYTES, ring->bytes / RING_PARTS);
 }
 
-fm_status fm__vulkan_ring_init(fm__vulkan *gpu, uint64_t bytes, fm_error *error) {
+fm_status fm__vulkan_ring_init(fm__vulkan *gpu, const fm__vulkan_options *options,
+                               fm_error *error) {
     fm__vulkan_ring *ring = &gpu->core->ring;
     const fm__vulkan_api *vk = &gpu->core->vk;
     const fm__vulkan_choice *choice = &gpu->core->choice;
@@ -59,7 +60,9 @@ fm_status fm__vulkan_ring_init(fm__vulkan *gpu, uint64_t bytes, fm_error *error)
         vk->DestroyCommandPool(gpu->core->device, ring->pool, NULL);
         return fm__vulkan_failed(gpu, result, "vkCreateSemaphore", error);
     }
-    set_bytes(ring, ring_bytes(gpu, bytes));
+    ring->keeps_time = choice->timestamp_bits > 0 && choice->copy_timestamp_bits > 0 &&
+                       choice->can_reset_queries && !options->untimed_copies;
+    set_bytes(ring, ring_bytes(gpu, options->ring_bytes));
     gpu->device.properties.ring_bytes = ring->bytes;
     return FM_OK;
 }
@@ -90,8 +93,10 @@ static fm_status make_ring(fm__vulkan *gpu, fm_error *error) {
         return status;
     size_t n = ring->bytes / FM__VULKAN_CELL;
     ring->cells = fm__alloc_array(n, sizeof *ring->cells);
-    if (ring->cells != NULL)
+    if (ring->cells != NULL) {
+        gpu->device.properties.ring_bytes = ring->bytes; /* as budgets count it from now on */
         return FM_OK;
+    }
     fm__vulkan_buffer_destroy(&ring->buffer->base);
     ring->buffer = NULL;
     return fm__error_memory(error, gpu->device.properties.name, n * sizeof *ring->cells);
@@ -264,7 +269,8 @@ static fm_status create_parts(const cutter *c, fm__vulkan_recording *recording, 
     return FM_OK;
 }
 
-static void copy_use(const cutter *c, fm__vulkan_part *part, const fm__vulkan_use *use) {
+static void copy_use(const cutter *c, const fm__vulkan_part *part, VkCommandBuffer commands,
+                     const fm__vulkan_use *use) {
     const fm__op *op = &c->tape->ops[c->ranges[use->range].op];
     for (int i = 0; i < matrices(op); i++) {
         if (!use->copied[i])
@@ -277,38 +283,82 @@ static void copy_use(const cutter *c, fm__vulkan_part *part, const fm__vulkan_us
                                                   (use->begin - range->panel_begin) * stride,
                                      .dstOffset = part->at + use->at[i],
                                      .size = (use->end - use->begin) * stride};
-        part->payload += region.size;
-        c->gpu->core->vk.CmdCopyBuffer(part->commands, from->buffer,
-                                       c->gpu->core->ring.buffer->buffer, 1, &region);
+        c->gpu->core->vk.CmdCopyBuffer(commands, from->buffer, c->gpu->core->ring.buffer->buffer, 1,
+                                       &region);
     }
 }
 
 /* Semaphores order the copy among what reads and writes the ring: no barrier is needed. It may be
-   handed over for the next replay while it is still on its way for this one. */
-static fm_status record_part(const cutter *c, uint32_t index, fm__vulkan_part *part,
+   handed over for the next replay while it is still on its way for this one, by turns where it
+   writes timestamps, which the host resets before. */
+static VkResult record_turn(const cutter *c, const fm__vulkan_recording *recording, uint32_t index,
+                            uint32_t turn) {
+    const fm__vulkan_api *vk = &c->gpu->core->vk;
+    const fm__vulkan_part *part = &recording->parts[index];
+    VkCommandBuffer commands = part->commands[turn];
+    uint32_t query = 2 * (FM__VULKAN_TURNS * index + turn);
+    const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                            .flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
+    VkResult result = vk->BeginCommandBuffer(commands, &begin);
+    if (result != VK_SUCCESS)
+        return result;
+    if (recording->copy_queries != VK_NULL_HANDLE)
+        vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT,
+                              recording->copy_queries, query);
+    for (uint32_t i = 0; i < c->uses->n; i++)
+        if (c->uses->uses[i].part == index)
+            copy_use(c, part, commands, &c->uses->uses[i]);
+    if (recording->copy_queries != VK_NULL_HANDLE)
+        vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT,
+                              recording->copy_queries, query + 1);
+    return vk->EndCommandBuffer(commands);
+}
+
+static uint64_t payload_of(const cutter *c, uint32_t index) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < c->uses->n; i++) {
+        const fm__vulkan_use *use = &c->uses->uses[i];
+        const fm__op *op = &c->tape->ops[c->ranges[use->range].op];
+        for (int k = 0; use->part == index && k < matrices(op); k++)
+            if (use->copied[k])
+                bytes += (use->end - use->begin) * c->tape->weights[op->weight[k]]->layout.stride;
+    }
+    return bytes;
+}
+
+static fm_status record_part(const cutter *c, const fm__vulkan_recording *recording, uint32_t index,
                              fm_error *error) {
     const fm__vulkan_api *vk = &c->gpu->core->vk;
+    fm__vulkan_part *part = &recording->parts[index];
+    uint32_t turns = recording->copy_queries != VK_NULL_HANDLE ? FM__VULKAN_TURNS : 1;
     const VkCommandBufferAllocateInfo info = {.sType =
                                                   VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                               .commandPool = c->gpu->core->ring.pool,
                                               .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                              .commandBufferCount = 1};
-    const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                            .flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
-    VkResult result = vk->AllocateCommandBuffers(c->gpu->core->device, &info, &part->commands);
+                                              .commandBufferCount = turns};
+    part->payload = payload_of(c, index);
+    VkResult result = vk->AllocateCommandBuffers(c->gpu->core->device, &info, part->commands);
     if (result != VK_SUCCESS) {
-        part->commands = NULL;
+        part->commands[0] = NULL;
         return fm__vulkan_failed(c->gpu, result, "vkAllocateCommandBuffers", error);
     }
-    result = vk->BeginCommandBuffer(part->commands, &begin);
-    for (uint32_t i = 0; i < c->uses->n && result == VK_SUCCESS; i++)
-        if (c->uses->uses[i].part == index)
-            copy_use(c, part, &c->uses->uses[i]);
-    if (result == VK_SUCCESS)
-        result = vk->EndCommandBuffer(part->commands);
+    for (uint32_t turn = 0; turn < turns && result == VK_SUCCESS; turn++)
+        result = record_turn(c, recording, index, turn);
     return result == VK_SUCCESS
                ? FM_OK
                : fm__vulkan_failed(c->gpu, result, "recording a copy of weights", error);
+}
+
+static fm_status create_copy_queries(fm__vulkan *gpu, fm__vulkan_recording *recording,
+                                     fm_error *error) {
+    uint32_t n = 2 * FM__VULKAN_TURNS * recording->n_part;
+    if (!gpu->core->ring.keeps_time || n == 0)
+        return FM_OK;
+    VkResult result = fm__vulkan_queries_create(gpu, n, &recording->copy_queries);
+    if (result != VK_SUCCESS)
+        return fm__vulkan_failed(gpu, result, "vkCreateQueryPool", error);
+    gpu->core->vk.ResetQueryPool(gpu->core->device, recording->copy_queries, 0, n);
+    return FM_OK;
 }
 
 fm_status fm__vulkan_stream_plan(fm__vulkan *gpu, const fm__tape *tape, const fm__op_range *ranges,
@@ -318,16 +368,20 @@ fm_status fm__vulkan_stream_plan(fm__vulkan *gpu, const fm__tape *tape, const fm
     fm_status status = cut(&c, n_range, error);
     if (status == FM_OK && c.n_part > 0)
         status = create_parts(&c, recording, error);
+    if (status == FM_OK)
+        status = create_copy_queries(gpu, recording, error);
     for (uint32_t i = 0; i < recording->n_part && status == FM_OK; i++)
-        status = record_part(&c, i, &recording->parts[i], error);
+        status = record_part(&c, recording, i, error);
     return status;
 }
 
 void fm__vulkan_stream_free(fm__vulkan *gpu, fm__vulkan_recording *recording) {
     const fm__vulkan_api *vk = &gpu->core->vk;
     for (uint32_t i = 0; i < recording->n_part; i++)
-        if (recording->parts[i].commands != NULL)
-            vk->FreeCommandBuffers(gpu->core->device, gpu->core->ring.pool, 1,
-                                   &recording->parts[i].commands);
+        if (recording->parts[i].commands[0] != NULL)
+            vk->FreeCommandBuffers(gpu->core->device, gpu->core->ring.pool,
+                                   recording->parts[i].commands[1] != NULL ? 2 : 1,
+                                   recording->parts[i].commands);
+    vk->DestroyQueryPool(gpu->core->device, recording->copy_queries, NULL);
     fm__free(recording->parts);
 }

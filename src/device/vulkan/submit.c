@@ -144,6 +144,13 @@ static void set_reader(fm__vulkan_ring *ring, const fm__vulkan_part *part, uint6
         ring->cells[i].reader = reader;
 }
 
+static void note_reader(fm__vulkan_ring *ring, fm__vulkan_part *part, uint64_t reader) {
+    set_reader(ring, part, reader);
+    part->fresh = part->read != part->copy;
+    part->read = part->copy;
+    part->read_ns = part->copy_ns;
+}
+
 /* Batches first .. first + n - 1 of the room are under way; the first counts as number `ticket`. */
 static void note_batches(handover *h, uint32_t n, uint64_t ticket) {
     const fm__vulkan_batch *room = h->gpu->core->queue.batch;
@@ -152,7 +159,7 @@ static void note_batches(handover *h, uint32_t n, uint64_t ticket) {
         if (room->recordings[i] != NULL)
             room->recordings[i]->ticket = room->recordings[i]->binding->ticket = ticket;
         if (room->parts[i] != NULL)
-            set_reader(&h->gpu->core->ring, room->parts[i], ticket);
+            note_reader(&h->gpu->core->ring, room->parts[i], ticket);
         if (segment != NULL && segment->signal != NULL) {
             fm__vulkan_timeline *timeline = segment->signal->native;
             atomic_store(&timeline->from_queue, h->base + segment->signal_value);
@@ -232,6 +239,22 @@ static bool overlaps_room(const fm__vulkan_batch *room, uint32_t n, const fm__vu
     return false;
 }
 
+/* The turn whose timestamps may be overwritten. Its copy ended with a replay that did, unless the
+   ring was so full of copies for others that nobody has read it: then it is waited for. */
+static uint32_t begin_turn(handover *h, const fm__vulkan_part *part) {
+    fm__vulkan_ring *ring = &h->gpu->core->ring;
+    const fm__vulkan_recording *recording = recording_of(h, h->segment);
+    if (recording->copy_queries == VK_NULL_HANDLE)
+        return 0;
+    uint32_t turn = (part->turn + 1) % FM__VULKAN_TURNS;
+    uint32_t index = (uint32_t)(part - recording->parts);
+    if (part->copies[turn] > ring->seen && fm__vulkan_wait_copy(h->gpu, part->copies[turn]))
+        ring->seen = part->copies[turn];
+    h->gpu->core->vk.ResetQueryPool(h->gpu->core->device, recording->copy_queries,
+                                    2 * (FM__VULKAN_TURNS * index + turn), 2);
+    return turn;
+}
+
 static void add_copy(handover *h, uint32_t i, fm__vulkan_part *part, uint64_t batch,
                      uint64_t copy) {
     fm__vulkan_ring *ring = &h->gpu->core->ring;
@@ -242,7 +265,9 @@ static void add_copy(handover *h, uint32_t i, fm__vulkan_part *part, uint64_t ba
     if (copy != 0)
         add_wait(room, i, ring->copied, copy);
     add_signal(room, i, ring->copied, ring->n_copy + i + 1);
-    close_batch(room, i, &part->commands);
+    part->turn = begin_turn(h, part);
+    part->copies[part->turn] = 0;
+    close_batch(room, i, &part->commands[part->turn]);
     room->parts[i] = part;
     room->recordings[i] = recording_of(h, h->segment);
 }
@@ -258,9 +283,12 @@ static VkResult flush_copies(handover *h, uint32_t n, uint64_t reader) {
     VkResult result = h->gpu->core->vk.QueueSubmit(ring->queue, n, room->submits, VK_NULL_HANDLE);
     if (result != VK_SUCCESS)
         return result;
+    uint64_t now = fm__now_ns();
     for (uint32_t i = 0; i < n; i++) {
         fm__vulkan_part *part = room->parts[i];
         part->copy = room->recordings[i]->copy = ++ring->n_copy;
+        part->copies[part->turn] = part->copy;
+        part->copy_ns = now;
         for (uint64_t c = part->at / FM__VULKAN_CELL; c <= last_cell(part); c++)
             ring->cells[c] = (fm__vulkan_cell){.copy = part->copy, .reader = reader};
         ring->copied_bytes += part->payload;

@@ -39,7 +39,7 @@ static void describe(fm__vulkan *gpu, uint32_t index) {
     snprintf(p->driver, sizeof p->driver, "%s", c->driver);
     gpu->has_matrix =
         c->has_matrix && fm__vulkan_shaders[FM__VULKAN_SHADER_linear_q32_matrix].n > 0;
-    snprintf(p->features, sizeof p->features, "subgroup %u, %s%s%s%s%s", c->subgroup,
+    snprintf(p->features, sizeof p->features, "subgroup %u, %s%s%s%s%s%s", c->subgroup,
              c->has_dot   ? "int8 dot"
              : c->can_dot ? "int8 dot emulated"
                           : "no int8 dot",
@@ -47,8 +47,10 @@ static void describe(fm__vulkan *gpu, uint32_t index) {
              : c->has_matrix ? ", int8 matrices not in this build"
                              : "",
              c->has_f16 ? ", f16" : "", c->rounds_to_even ? ", float controls" : "",
-             c->import_extension ? ", imports host memory" : "");
-    p->unified = !gpu->core->discrete;
+             c->import_extension ? ", imports host memory" : "",
+             gpu->core->hosted ? ", works on host memory" : "");
+    p->hosted = gpu->core->hosted;
+    p->unified = !gpu->core->discrete || p->hosted;
     p->software = c->software;
     p->memory_bytes =
         c->local_budget != 0 && c->local_budget < c->local_bytes ? c->local_budget : c->local_bytes;
@@ -115,6 +117,7 @@ static fm_status create_device(fm__vulkan *gpu, fm_error *error) {
         .shaderInt8 = VK_TRUE,
         .shaderFloat16 = c->has_f16,
         .vulkanMemoryModel = c->has_matrix,
+        .hostQueryReset = c->can_reset_queries,
         .scalarBlockLayout = VK_TRUE};
     VkPhysicalDeviceVulkan11Features v11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
@@ -186,7 +189,7 @@ static fm_status init_parts(fm__vulkan *gpu, const fm__vulkan_options *options, 
     fm_status status = fm__vulkan_queue_init(gpu, options, error);
     if (status != FM_OK)
         return status;
-    status = fm__vulkan_ring_init(gpu, options->ring_bytes, error);
+    status = fm__vulkan_ring_init(gpu, options, error);
     if (status != FM_OK)
         goto no_ring;
     status = fm__vulkan_clock_init(gpu, &gpu->core->choice, error);
@@ -248,6 +251,9 @@ static const fm__device_vtable VTABLE = {
     .recording_destroy = fm__vulkan_recording_destroy,
     .submit = fm__vulkan_submit,
     .recording_span = fm__vulkan_recording_span,
+    .recording_work = fm__vulkan_recording_work,
+    .scratch_bytes = fm__vulkan_scratch_bytes,
+    .scratch_reserve = fm__vulkan_scratch_reserve,
     .run_finish = fm__vulkan_run_finish,
     .is_lost = fm__vulkan_is_lost,
     .timeline_attach = fm__vulkan_timeline_attach,
@@ -286,10 +292,12 @@ static fm_status open_device(fm__vulkan *gpu, const fm__vulkan_options *options,
     if (options->index < n_serving) {
         core->choice = choices[options->index];
         core->discrete = !core->choice.unified || options->force_discrete;
+        core->hosted = core->discrete && options->hosted;
         if (options->one_queue) {
             core->choice.copies_apart = false;
             core->choice.copy_family = core->choice.family;
             core->choice.copy_index = 0;
+            core->choice.copy_timestamp_bits = core->choice.timestamp_bits;
         }
         describe(gpu, options->index);
         status = create_device(gpu, error);

@@ -31,10 +31,13 @@ typedef struct fm__vulkan_recorder fm__vulkan_recorder;
 #define FM__VULKAN_SHADER_LIST(X)                                                                  \
     X(attention)       /* prefill and decode: one key block or all of them */                      \
     X(attention_merge) /* key blocks that were attended apart, in ascending order */               \
-    X(copy)            /* rows of a tensor between its two instances */                            \
+    X(attention_q8_0)                                                                              \
+    X(attention_q8_0_dot) /* with the integer dot product of the device */                         \
+    X(copy)               /* rows of a tensor between its two instances */                         \
     X(embed)                                                                                       \
     X(glu)                                                                                         \
     X(kv_store)                                                                                    \
+    X(kv_store_q8_0)                                                                               \
     X(linear_float)       /* F32, F16, BF16 weights: many tokens */                                \
     X(linear_float_vec)   /* few tokens */                                                         \
     X(linear_q256)        /* many tokens: a tile of rows x tokens a workgroup */                   \

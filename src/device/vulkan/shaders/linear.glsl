@@ -2,11 +2,9 @@
 // What the products share: what they are told, where panels, activations and results lie, codes to
 // values, integer dots, and what follows a product. Panels and activation rows: src/quant/quant.h.
 #extension GL_EXT_control_flow_attributes : require
-#ifdef DOT
-#extension GL_EXT_spirv_intrinsics : require
-#endif
 #include "common.glsl"
 #include "numerics.glsl"
+#include "dot.glsl"
 
 // Of the weight's type. Each kernel has constants of its own from 10 on.
 layout(constant_id = 3) const uint BITS = 4;     // of a code; 16 or 32 of a float
@@ -62,25 +60,8 @@ void finish(float x, float up, uint row, uint token) {
     Floats(at(slot(push.out_slot), push.out_offset + token * push.out_stride)).v[row] = x;
 }
 
-// RNE also beyond 2^24, where the conversion itself promises no rounding: both halves are exact.
-float exact_float(int i) { return add(mul(float(i >> 12), 4096.0), float(i & 0xFFF)); }
+// ---- integer dots of 16 signed bytes ----
 
-// ---- integer dots of four signed bytes ----
-
-#ifdef DOT
-// OpSDot of words that hold four bytes each (packed vector format 0).
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6019, 6018], id = 4450)
-int packed_dot(uint a, uint b, spirv_literal int form);
-int dot4(uint a, uint b, int c) { return packed_dot(a, b, 0) + c; }
-#else
-int dot4(uint a, uint b, int c) {
-    int x = int(a), y = int(b);
-    c += bitfieldExtract(x, 0, 8) * bitfieldExtract(y, 0, 8);
-    c += bitfieldExtract(x, 8, 8) * bitfieldExtract(y, 8, 8);
-    c += bitfieldExtract(x, 16, 8) * bitfieldExtract(y, 16, 8);
-    return c + (x >> 24) * (y >> 24);
-}
-#endif
 int dot16(uvec4 a, uvec4 b, int c) {
     c = dot4(a.x, b.x, c);
     c = dot4(a.y, b.y, c);

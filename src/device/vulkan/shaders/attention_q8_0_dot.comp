@@ -1,0 +1,5 @@
+#version 460
+// SPDX-License-Identifier: Apache-2.0
+#extension GL_GOOGLE_include_directive : require
+#define DOT
+#include "attention_q8_0.glsl"

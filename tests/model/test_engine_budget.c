@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What units keep for their work counts against the budget, before it is there, and once for all
+ * engines of a machine.
+ */
+#include "device_test.h"
+
+#include <unistd.h>
+
+static char model[] = "/tmp/fm_budget_XXXXXX";
+
+/* One team of two threads, which need not have cores of their own: parts of attention wait to be
+   merged where there are several. */
+static fm_machine *team_of_two(uint64_t budget) {
+    fm_error error = {0};
+    fm_machine *machine = NULL;
+    fm__device *device = NULL;
+    const int cpus[2] = {-1, -1};
+    const fm__host_options options = {.threads = 2, .cpus = cpus};
+    CHECK_OK(fm__device_host_create(&device, &options, &error));
+    CHECK_OK(fm__machine_adopt(&machine, &device, 1, budget, &error));
+    return machine;
+}
+
+static fm_engine_options context(uint32_t tokens) {
+    fm_engine_options o = fm_engine_options_default();
+    o.context_length = tokens;
+    o.chunk_rows = 32;
+    return o;
+}
+
+static void parts_of_attention_count(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_engine *engines[2] = {NULL};
+    fm_engine_info info;
+    fm_machine *machine = team_of_two(UINT64_C(1) << 30);
+    fm_engine_options o = context(128);
+    CHECK_OK(fm_engine_load(&engines[0], machine, model, &o, &error));
+    const fm__memory_need need = engines[0]->need;
+    fm_engine_get_info(engines[0], &info);
+    assert_true(need.kept[0] >= 1 << 20 && info.kept_bytes == need.kept[0]);
+    assert_int_equal(need.host, need.host_alone + need.kept[0]);
+    assert_int_equal(fm_machine_memory_used(machine), need.host);
+    /* A second engine uses the same, which ends with the last. */
+    CHECK_OK(fm_engine_load(&engines[1], machine, model, &o, &error));
+    assert_int_equal(fm_machine_memory_used(machine), need.host + need.host_alone);
+    fm_engine_destroy(&engines[0]);
+    assert_int_equal(fm_machine_memory_used(machine), need.host);
+    fm_engine_destroy(&engines[1]);
+    assert_int_equal(fm_machine_memory_used(machine), 0);
+    fm_machine_destroy(&machine);
+
+    /* A byte less than all of it is too little, all of it is enough. */
+    machine = team_of_two(need.host - 1);
+    assert_int_equal(fm_engine_load(&engines[0], machine, model, &o, &error), FM_ERROR_MEMORY);
+    assert_non_null(strstr(error.message, "kept by units"));
+    assert_int_equal(fm_machine_memory_used(machine), 0);
+    machine->memory_budget = need.host;
+    CHECK_OK(fm_engine_load(&engines[0], machine, model, &o, &error));
+    fm_engine_destroy(&engines[0]);
+    fm_machine_destroy(&machine);
+}
+
+/* What is counted is what the device then holds: no recording makes it grow. */
+static void it_is_there_before_recordings(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    fm_machine *machine = team_of_two(UINT64_C(1) << 30);
+    fm_engine_options o = context(512);
+    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+    uint64_t most = 0;
+    for (uint32_t b = 0; b < engine->n_bucket; b++)
+        most = fm__max_size(
+            most, fm__device_scratch_bytes(machine->host, engine->buckets[b].tape, false));
+    assert_int_equal(engine->need.kept[0], most);
+    CHECK_OK(fm__device_scratch_reserve(machine->host, most, &error));
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
+}
+
+/* The count itself, as for a ring of which less was to be had than it was meant to have. */
+static void less_is_kept_than_was_meant(void **state) {
+    (void)state;
+    fm_machine *machine = test_discrete_machine(UINT64_C(1) << 30);
+    fm__device *far = machine->devices[0];
+    far->properties.memory_bytes = 1000;
+    _Atomic uint64_t *own = &machine->own_used[0];
+    assert_true(fm__machine_keep(machine, far, FM__KEEPS_RING, 400));
+    assert_true(fm__machine_keep(machine, far, FM__KEEPS_SCRATCH, 100));
+    assert_int_equal(*own, 500);
+    assert_int_equal(fm__machine_would_keep(machine, far, FM__KEEPS_RING, 400), 0);
+    assert_false(fm__machine_keep(machine, far, FM__KEEPS_RING, 401)); /* a second one beside it */
+    assert_int_equal(*own, 500);
+    fm__machine_keep_less(machine, far, FM__KEEPS_RING, 150);
+    assert_int_equal(*own, 250);
+    fm__machine_keep_less(machine, far, FM__KEEPS_RING, 200); /* never more */
+    assert_int_equal(*own, 250);
+    assert_true(fm__machine_keep(machine, far, FM__KEEPS_RING, 150));
+    assert_int_equal(*own, 250);
+    fm__machine_let_go(machine, far, FM__KEEPS_RING);
+    assert_int_equal(*own, 250);
+    fm__machine_let_go(machine, far, FM__KEEPS_RING);
+    assert_int_equal(*own, 100);
+    /* More than there is makes another piece beside the old one. */
+    assert_true(fm__machine_keep(machine, far, FM__KEEPS_SCRATCH, 120));
+    assert_int_equal(*own, 220);
+    fm__machine_let_go(machine, far, FM__KEEPS_SCRATCH);
+    assert_int_equal(*own, 220);
+    fm__machine_let_go(machine, far, FM__KEEPS_SCRATCH);
+    assert_int_equal(*own, 0);
+    assert_int_equal(fm_machine_memory_used(machine), 0);
+    fm_machine_destroy(&machine);
+}
+
+static int make_model(void **state) {
+    (void)state;
+    fm_error error = {0};
+    int file = mkstemp(model);
+    if (file >= 0)
+        close(file);
+    return file >= 0 && fm_lab_synth(model, "tiny", "q8_0", 1, NULL, NULL, &error) == FM_OK ? 0
+                                                                                            : -1;
+}
+
+static int remove_model(void **state) {
+    (void)state;
+    return unlink(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_of_attention_count),
+        cmocka_unit_test(it_is_there_before_recordings),
+        cmocka_unit_test(less_is_kept_than_was_meant),
+    };
+    return cmocka_run_group_tests(tests, make_model, remove_model);
+}
