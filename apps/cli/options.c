@@ -314,10 +314,17 @@ static void set_defaults(cli_args *args) {
     args->split = -1;
 }
 
-/* --cache-type, or both of its llama.cpp spellings. */
+/* --cache-type, or both of its llama.cpp spellings, or all three alike. */
 static bool settle_cache_type(const cli_command *command, cli_args *args) {
     int k = args->key_type_set ? args->key_type : args->cache_type;
     int v = args->value_type_set ? args->value_type : args->cache_type;
+    if (args->cache_type_set && (k != args->cache_type || v != args->cache_type)) {
+        const bool keys = k != args->cache_type;
+        fprintf(stderr, "fusionml %s: --cache-type %s and %s %s contradict each other\n",
+                command->name, caches[args->cache_type], keys ? "-ctk" : "-ctv",
+                caches[keys ? k : v]);
+        return false;
+    }
     if (k != v) {
         fprintf(stderr,
                 "fusionml %s: keys as %s and values as %s: not supported: both are kept alike; "

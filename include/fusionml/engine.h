@@ -99,7 +99,7 @@ typedef struct fm_engine_options {
     /* Tokens that the page pool holds for all sessions together; 0: context_length rounded up to
      * pages. */
     uint32_t cache_tokens;
-    fm_cache_type cache_type;
+    fm_cache_type cache_type; /* of all sessions; default F16 */
     /* Rows of one tape run: longer batches are run in chunks of at most this; 0: 512. */
     uint32_t chunk_rows;
     fm_progress_callback *progress; /* may be NULL */
@@ -165,8 +165,9 @@ typedef struct fm_engine_info {
 } fm_engine_info;
 
 /* What loading path with these options would take: fills *out (load_ms, pack_ms, huge_bytes and
-   model_hash 0) from the file's directory alone, without reading weights or allocating for them.
-   options may be NULL. Errors: as fm_engine_load(), MEMORY excepted. */
+   model_hash 0, and kept_bytes 0, as there are no units to ask) from the file's directory alone,
+   without reading weights or allocating for them. options may be NULL. Errors: as fm_engine_load(),
+   MEMORY excepted. */
 FM_API fm_status fm_engine_measure(const char *path, const fm_engine_options *options,
                                    fm_engine_info *out, fm_error *error);
 

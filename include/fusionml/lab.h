@@ -80,7 +80,7 @@ typedef struct fm_lab_times {
     uint64_t overlap_ns;                 /* the first two units both computed */
     bool streams;                        /* a GPU copies weights while it computes */
     bool observed;                       /* copy_ns is the most that these copies can have taken:
-                                            the GPU's queue for them keeps no time */
+                                            some of them kept no time */
     uint64_t busy_ns[FM_LAB_UNITS];      /* it computed or copied; 0: it keeps no time */
     uint64_t divided_ns[FM_LAB_UNITS];   /* of that: for its parts of divided products */
     uint64_t compute_ns[FM_LAB_UNITS];   /* it computed */

@@ -93,7 +93,8 @@ FM_API size_t fm_machine_type_count(const fm_machine *machine);
 FM_API fm_status fm_machine_type(const fm_machine *machine, size_t index, fm_type_info *out,
                                  fm_error *error);
 
-/* Memory budget in bytes, and how much of it engines hold now. */
+/* Memory budget in bytes, and how much of it is in use: what engines hold now, and what units once
+   made for their work and keep for the engines to come. */
 FM_API uint64_t fm_machine_memory_budget(const fm_machine *machine);
 FM_API uint64_t fm_machine_memory_used(const fm_machine *machine);
 

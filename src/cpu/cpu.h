@@ -36,8 +36,11 @@ typedef struct fm__linear_args {
     float *out;        /* row 0 of out, column 0 */
     size_t out_stride; /* floats */
     void *scratch;
-    const uint8_t *ahead; /* NULL, or the last panel of what this thread is likely to be given
-                             next: a kernel may fetch it into its caches */
+    /* NULL, or where this thread is likely to read next, for a kernel to fetch into its caches: a
+       panel's first byte or, with ahead_backwards, the byte behind its last. Of any weight:
+       ahead_alike says whether its panels have this layout. */
+    const uint8_t *ahead;
+    bool ahead_backwards, ahead_alike;
 } fm__linear_args;
 
 typedef void fm__linear_fn(const fm__linear_args *args);
@@ -47,6 +50,7 @@ typedef struct fm__linear_kernel {
     const char *name;  /* "fm__linear_q4_k_avx512vnni" */
     uint16_t tokens;   /* MR: tokens of a register tile (hint for splitting by tokens) */
     uint16_t panels;   /* NR: panels a call should at least get */
+    bool backwards; /* few tokens: reads from the end of the last panel to the begin of the first */
 } fm__linear_kernel;
 
 /* ---- rows: float pointers need the alignment of a float only ---- */

@@ -245,6 +245,14 @@ fm_status fm__device_scratch_reserve(fm__device *device, uint64_t bytes, fm_erro
                : FM_OK;
 }
 
+fm__held fm__device_held(fm__device *device) {
+    return device->vtable->held != NULL ? device->vtable->held(device) : (fm__held){0};
+}
+
+bool fm__device_has_own_queue(const fm__device *device) {
+    return device->vtable->timeline_attach != NULL;
+}
+
 uint32_t fm__device_recording_work(fm__recording *recording, fm__work *work, uint32_t room) {
     const fm__device_vtable *vtable = recording->device->vtable;
     if (vtable->recording_work != NULL)

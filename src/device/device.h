@@ -30,7 +30,7 @@ typedef struct fm__timeline {
 /* For host threads and host devices only: needs no fm__timeline_finish(). */
 void fm__timeline_init(fm__timeline *timeline);
 /* units[signaller] signals, every unit may wait. At most one unit may have a queue of its own kind
-   (timeline_attach in its vtable): two are UNSUPPORTED. */
+   (fm__device_has_own_queue()): two are UNSUPPORTED. */
 fm_status fm__timeline_create(fm__timeline *timeline, fm__device *const *units, uint32_t n_unit,
                               uint32_t signaller, fm_error *error);
 void fm__timeline_finish(fm__timeline *timeline);
@@ -144,11 +144,17 @@ typedef struct fm__span { /* when a recording last ran, fm__now_ns() scale */
    reads. The two go on at the same time. */
 typedef struct fm__work {
     fm__span span;
-    bool copy;
-    /* A copy of a queue that keeps no time: from its hand-over until what reads it began, so it
-       took this long at most. */
+    bool copy; /* end_ns UINT64_MAX: it is under way still */
+    /* A copy that kept no time, as its queue keeps none or no room for it was free: from its
+       hand-over until what reads it began, so it took this long at most. */
     bool observed;
 } fm__work;
+
+/* What a device keeps of its own accord, until it is destroyed: bytes. */
+typedef struct fm__held {
+    uint64_t scratch, largest; /* for recordings, and the largest piece of that */
+    uint64_t ring;             /* for streamed weights */
+} fm__held;
 
 typedef enum fm__memory {
     FM__MEMORY_LOCAL, /* what the device reads fastest; may have no host address */
@@ -183,6 +189,7 @@ typedef struct fm__device_vtable {
     /* both or none: what the device keeps for recordings, which use it in turn */
     uint64_t (*scratch_bytes)(fm__device *device, const fm__tape *tape, bool or_shorter);
     fm_status (*scratch_reserve)(fm__device *device, uint64_t bytes, fm_error *error);
+    fm__held (*held)(fm__device *device); /* optional */
     /* queue */
     fm_status (*submit)(fm__device *device, const fm__segment *segments, uint32_t n_segment,
                         const fm__run *run, uint64_t base,
@@ -248,6 +255,8 @@ uint64_t fm__device_scratch_bytes(fm__device *device, const fm__tape *tape, bool
 /* Makes it now, so that no recording that needs at most so much makes more. It stays until the
    device, or on a GPU the last recording that uses it, is destroyed. */
 fm_status fm__device_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
+/* What is there by now. */
+fm__held fm__device_held(fm__device *device);
 /* Waits until the device no longer touches the recording or the timelines it was submitted with. */
 void fm__device_recording_destroy(fm__recording **recording);
 /* Hands segments over and returns; a full queue is FM_ERROR_LIMIT, never a wait. A failed submit
@@ -264,6 +273,9 @@ fm_status fm__device_submit_more(fm__device *device, const fm__segment *segments
 fm_status fm__device_run_finish(fm__device *device, const fm__tape *tape, const fm__run *run,
                                 fm_error *error);
 bool fm__device_is_lost(fm__device *device);
+/* Its queue waits for timelines and signals them by itself, as a GPU's does; each wait of it takes
+   a driver call. Else host threads do. */
+bool fm__device_has_own_queue(const fm__device *device);
 /* After the recording's signal; zeros where the backend keeps no time. */
 fm__span fm__device_recording_span(fm__recording *recording);
 /* Likewise: when its device was at work for it, in up to `room` intervals, copies also for the

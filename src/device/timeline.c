@@ -17,7 +17,7 @@ fm_status fm__timeline_create(fm__timeline *timeline, fm__device *const *units, 
     fm__timeline_init(timeline);
     for (uint32_t u = 0; u < n_unit; u++) {
         fm__device *unit = units[u];
-        if (unit->vtable->timeline_attach == NULL || unit == timeline->attached)
+        if (!fm__device_has_own_queue(unit) || unit == timeline->attached)
             continue;
         if (timeline->attached != NULL) {
             fm__timeline_finish(timeline);

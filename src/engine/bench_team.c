@@ -11,7 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 1024, FEW_COPIES = 16, ASK_NS = 20000000 };
+enum {
+    MAX_THREADS = 1024,
+    FEW_COPIES = 16,
+    ASK_NS = 20000000,  /* between questions whether to stop */
+    SPIN_NS = 30000,    /* a run that is over so soon is waited for awake */
+    SLICE_NS = 1000000, /* of a longer one: waking up takes a processor away from a member */
+};
 
 /* Enough for any kernel. */
 static const size_t SCRATCH = (size_t)FM__LINEAR_SCRATCH + FM__ATTENTION_SCRATCH;
@@ -153,21 +159,23 @@ bool fm__bench_team_cancelled(const fm__bench_team *team) {
     return atomic_load(&team->cancel);
 }
 
-/* Sleeps, for less than a person notices at a time where it has to ask. */
+/* Sleeps while members work, since they may need every processor; for less than a person notices at
+   a time where it has to ask. */
 static void wait_done(fm__bench_team *team, uint64_t at_least) {
-    const struct timespec slice = {.tv_nsec = 200000};
+    const struct timespec slice = {.tv_nsec = SLICE_NS};
     uint64_t asked = fm__now_ns(), begun = asked;
-    while (team->cancelled != NULL && fm__counter_read(&team->done) < at_least) {
+    while (team->cancelled != NULL && !atomic_load(&team->cancel) &&
+           fm__counter_read(&team->done) < at_least) {
         uint64_t now = fm__now_ns();
         if (now - asked > ASK_NS) {
             asked = now;
             if (team->cancelled())
                 atomic_store(&team->cancel, true);
         }
-        if (now - begun > ASK_NS)
+        if (now - begun > SPIN_NS)
             nanosleep(&slice, NULL);
         else
-            sched_yield();
+            fm__cpu_pause();
     }
     fm__counter_wait(&team->done, at_least);
 }

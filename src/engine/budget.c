@@ -122,8 +122,7 @@ static void advise(const fm_engine *engine, uint64_t over, char *out, size_t cap
                  "need more");
 }
 
-/* Of what units keep: what no other engine counts on yet. */
-static uint64_t further(const fm_engine *engine, bool own) {
+uint64_t fm__engine_further(const fm_engine *engine, bool own) {
     uint64_t bytes = 0;
     for (uint32_t u = 0; u < engine->n_unit; u++) {
         fm__device *unit = engine->units[u];
@@ -165,7 +164,8 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
     if (is_discrete(engine)) /* no part of it depends on the context */
         snprintf(advice, sizeof(advice), "%.1f MiB are too few for this model", mib(left));
     else
-        advise(engine, n->host_alone + further(engine, false) - left, advice, sizeof(advice));
+        advise(engine, n->host_alone + fm__engine_further(engine, false) - left, advice,
+               sizeof(advice));
     return fm__error(error, FM_ERROR_MEMORY, engine->model->checkpoint->path,
                      "needs %.1f MiB (%s), budget %.1f MiB of which %.1f MiB are in use; %s",
                      mib(n->host), parts, mib(budget), mib(used), advice);
@@ -176,7 +176,8 @@ static fm_status over_own(const fm_engine *engine, fm_error *error) {
     uint64_t left = fm__machine_own_left(engine->machine, engine->gpu) + engine->reserved_own;
     char advice[120];
     if (is_discrete(engine))
-        advise(engine, n->own_alone + further(engine, true) - left, advice, sizeof(advice));
+        advise(engine, n->own_alone + fm__engine_further(engine, true) - left, advice,
+               sizeof(advice));
     else /* no part of it depends on the context */
         snprintf(advice, sizeof(advice), "weights shared or streamed need less");
     return fm__error(
@@ -196,11 +197,13 @@ static uint8_t *keeps_of(fm_engine *engine, const fm__device *unit) {
     return &engine->keeps[i];
 }
 
-/* Counts it, unless the engine does already. */
+/* Counts it, as far as the engine does not already. */
 static bool keep(fm_engine *engine, const fm__device *unit, fm__keeps what, uint64_t bytes) {
     uint8_t *keeps = keeps_of(engine, unit);
-    if (bytes == 0 || (*keeps >> what & 1))
+    if (bytes == 0)
         return true;
+    if (*keeps >> what & 1)
+        return fm__machine_keep_more(engine->machine, unit, what, bytes);
     if (!fm__machine_keep(engine->machine, unit, what, bytes))
         return false;
     *keeps |= (uint8_t)(1u << what);

@@ -41,7 +41,7 @@ struct fm_machine {
     /* What devices keep for all engines alike, counted once; guarded likewise. */
     struct fm__kept {
         uint64_t largest, total; /* bytes: it grows by a new piece beside the old ones */
-        uint32_t users;          /* engines that count on it */
+        uint32_t users;          /* engines that count on it; 0: what the device still holds */
     } kept[FM__MAX_UNITS][FM__KEEPS_COUNT];
     char *cache_dir; /* NULL: the user's */
 };
@@ -60,14 +60,18 @@ void fm__machine_release_own(fm_machine *machine, const fm__device *device, uint
    is discrete, else against the budget; nothing where as much is counted already. */
 bool fm__machine_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
                       uint64_t bytes);
+/* For an engine that counts on it already. */
+bool fm__machine_keep_more(fm_machine *machine, const fm__device *device, fm__keeps what,
+                           uint64_t bytes);
 /* What fm__machine_keep() would count. */
 uint64_t fm__machine_would_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
                                 uint64_t bytes);
 /* It is `bytes` after all, and no more. */
 void fm__machine_keep_less(fm_machine *machine, const fm__device *device, fm__keeps what,
                            uint64_t bytes);
-/* One engine less counts on it; with the last one it is counted no more. */
-void fm__machine_let_go(fm_machine *machine, const fm__device *device, fm__keeps what);
+/* One engine less counts on it. With the last one what the device holds stays counted, for as long
+   as the machine lives: the next engine finds it there. */
+void fm__machine_let_go(fm_machine *machine, fm__device *device, fm__keeps what);
 uint64_t fm__machine_own_left(const fm_machine *machine, const fm__device *device);
 
 enum { FM__MAX_CPUS = 1024 };
@@ -230,9 +234,11 @@ void fm__engine_add_up(fm_engine *engine);
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error);
 /* Units as they are now: counts what they keep, and is not counted yet. */
 fm_status fm__engine_reserve_kept(fm_engine *engine, fm_error *error);
+/* Of what units keep in a GPU's own memory, or in the host's: what is not counted yet. */
+uint64_t fm__engine_further(const fm_engine *engine, bool own);
 /* After recording: the GPU may have had no room for all of its ring. */
 void fm__engine_settle(fm_engine *engine);
-/* The GPU was lost, with all that it kept. */
+/* The GPU was lost. */
 void fm__engine_release_gpu(fm_engine *engine);
 void fm__engine_release(fm_engine *engine);
 

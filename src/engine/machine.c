@@ -81,10 +81,23 @@ fm_status fm__machine_adopt(fm_machine **out, fm__device *const *devices, uint32
     return status;
 }
 
+/* What devices keep goes with them. */
+static void forget_kept(fm_machine *machine) {
+    for (uint32_t i = 0; i < machine->n_device; i++)
+        for (int what = 0; what < FM__KEEPS_COUNT; what++) {
+            struct fm__kept *kept = &machine->kept[i][what];
+            assert(kept->users == 0 && "an engine of this machine is alive");
+            if (!fm__device_has_own(&machine->devices[i]->properties))
+                atomic_fetch_sub(&machine->memory_used, kept->total);
+            *kept = (struct fm__kept){.users = 0};
+        }
+}
+
 void fm_machine_destroy(fm_machine **machine) {
     if (!machine || !*machine)
         return;
     fm_machine *m = *machine;
+    forget_kept(m);
     assert(atomic_load(&m->memory_used) == 0 && "an engine of this machine is alive");
     for (uint32_t i = m->n_device; i-- > 0;)
         fm__device_destroy(&m->devices[i]);
@@ -147,8 +160,8 @@ static uint64_t more(const struct fm__kept *kept, uint64_t bytes) {
     return bytes > kept->largest ? bytes : 0;
 }
 
-bool fm__machine_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
-                      uint64_t bytes) {
+static bool keep(fm_machine *machine, const fm__device *device, fm__keeps what, uint64_t bytes,
+                 uint32_t users) {
     struct fm__kept *kept = &machine->kept[index_of(machine, device)][what];
     uint64_t limit;
     _Atomic uint64_t *counter = counter_of(machine, device, &limit);
@@ -158,10 +171,20 @@ bool fm__machine_keep(fm_machine *machine, const fm__device *device, fm__keeps w
     if (fits) {
         kept->largest = fm__max_size(kept->largest, bytes);
         kept->total += further;
-        kept->users++;
+        kept->users += users;
     }
     pthread_mutex_unlock(&machine->lock);
     return fits;
+}
+
+bool fm__machine_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
+                      uint64_t bytes) {
+    return keep(machine, device, what, bytes, 1);
+}
+
+bool fm__machine_keep_more(fm_machine *machine, const fm__device *device, fm__keeps what,
+                           uint64_t bytes) {
+    return keep(machine, device, what, bytes, 0);
 }
 
 uint64_t fm__machine_would_keep(fm_machine *machine, const fm__device *device, fm__keeps what,
@@ -185,15 +208,18 @@ void fm__machine_keep_less(fm_machine *machine, const fm__device *device, fm__ke
     pthread_mutex_unlock(&machine->lock);
 }
 
-void fm__machine_let_go(fm_machine *machine, const fm__device *device, fm__keeps what) {
+void fm__machine_let_go(fm_machine *machine, fm__device *device, fm__keeps what) {
     struct fm__kept *kept = &machine->kept[index_of(machine, device)][what];
     uint64_t limit;
     _Atomic uint64_t *counter = counter_of(machine, device, &limit);
     pthread_mutex_lock(&machine->lock);
     assert(kept->users > 0);
     if (--kept->users == 0) {
-        atomic_fetch_sub(counter, kept->total);
-        *kept = (struct fm__kept){.users = 0};
+        fm__held held = fm__device_held(device);
+        uint64_t total = what == FM__KEEPS_RING ? held.ring : held.scratch;
+        atomic_fetch_add(counter, total - kept->total); /* either way: unsigned */
+        kept->total = total;
+        kept->largest = what == FM__KEEPS_RING ? held.ring : held.largest;
     }
     pthread_mutex_unlock(&machine->lock);
 }

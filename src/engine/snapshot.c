@@ -253,21 +253,25 @@ static bool finite_halves(const uint8_t *at, size_t bytes) {
     return true;
 }
 
-static bool finite_scales(const uint8_t *at, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 2) /* bf16, never negative */
-        if ((at[i + 1] & 0x80) != 0 || ((at[i + 1] & 0x7F) == 0x7F && (at[i] & 0x80) != 0))
+/* bf16: +0, or 2^-29 to 2^93, between which a block's 127th part lies. Units differ in smaller
+ * ones. */
+static bool usual_scales(const uint8_t *at, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 2) {
+        uint32_t bits = (uint32_t)at[i] | (uint32_t)at[i + 1] << 8;
+        if (bits != 0 && (bits < (127 - 29) << 7 || bits > (127 + 93) << 7))
             return false;
+    }
     return true;
 }
 
-/* Whether a layer's part of a page holds what our stores write. */
-static bool is_finite(const fm__cache_group *g, const uint8_t *page) {
+/* Whether a layer's part of a page holds numbers with which every unit computes the same. */
+static bool is_usable(const fm__cache_group *g, const uint8_t *page) {
     fm__cache_parts parts = fm__cache_q8_0_parts(g->key_dim, g->value_dim);
     if (g->type != FM__CACHE_Q8_0)
         return finite_halves(page, layer_page_bytes(g));
     for (uint32_t h = 0; h < g->n_kv_head; h++, page += g->head_bytes)
-        if (!finite_scales(page + parts.key_scales, parts.values - parts.key_scales) ||
-            !finite_scales(page + parts.value_scales, parts.end - parts.value_scales))
+        if (!usual_scales(page + parts.key_scales, parts.values - parts.key_scales) ||
+            !usual_scales(page + parts.value_scales, parts.end - parts.value_scales))
             return false;
     return true;
 }
@@ -298,7 +302,7 @@ static fm_status check(input *in, const fm_session *s, uint32_t *length,
             const uint8_t *page = get(in, layer_page_bytes(group));
             if (!page)
                 return malformed(in, "ends inside the pages");
-            if (!is_finite(group, page))
+            if (!is_usable(group, page))
                 return malformed(in, "a key or value that is not finite");
         }
     }

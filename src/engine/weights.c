@@ -49,10 +49,10 @@ static uint64_t room_for_copies(fm_engine *engine) {
     if (!fm__device_has_own(&engine->gpu->properties)) {
         uint64_t used = fm_machine_memory_used(engine->machine);
         left = engine->machine->memory_budget - fm__min_size(used, engine->machine->memory_budget);
-        need = n->host;
+        need = n->host_alone + fm__engine_further(engine, false);
     } else {
         left = fm__machine_own_left(engine->machine, engine->gpu);
-        need = n->own;
+        need = n->own_alone + fm__engine_further(engine, true);
     }
     return left > need ? left - need : 0;
 }
@@ -116,7 +116,9 @@ fm_status fm__weights_plan(fm_engine *engine, fm_error *error) {
     if (mode == FM_WEIGHTS_RESIDENT && matrices > room)
         return does_not_fit(engine, matrices, room, error);
     if (matrices > room) /* the others are streamed */
-        room -= fm__min_size(room, engine->gpu->properties.ring_bytes);
+        room -=
+            fm__min_size(room, fm__machine_would_keep(engine->machine, engine->gpu, FM__KEEPS_RING,
+                                                      engine->gpu->properties.ring_bytes));
     keep_resident(engine, FM__ROLE_LINEAR, &room);
     if (!engine->gpu->properties.unified) /* else the host looks them up */
         keep_resident(engine, FM__ROLE_GATHER, &room);

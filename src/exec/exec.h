@@ -129,14 +129,16 @@ fm_status fm__exec_wait(fm__exec *exec, uint64_t point, const fm__run *run, fm_e
 /* When each unit worked during the last run that was waited for. No run may be in flight. All zero
    where no unit keeps time. A unit is busy when it computes, and when it copies weights that it
    streams, whichever copies these are: those of the next run, too, as far as they lie in this one,
-   and those of this one only as far. */
+   and those of this one only as far. Of a copy that kept no time (observed) the part before its run
+   is not known, and counts in neither. */
 typedef struct fm__exec_times {
     uint64_t begin_ns, end_ns;       /* first begin and last end, fm__now_ns() scale */
     uint64_t busy_ns[FM__MAX_UNITS]; /* either; the two go on at the same time */
     uint64_t compute_ns[FM__MAX_UNITS], copy_ns[FM__MAX_UNITS];
     uint64_t divided_ns[FM__MAX_UNITS]; /* of the busy time: for parts of divided ops */
     uint64_t overlap_ns;                /* both of the first two units computed */
-    bool observed[FM__MAX_UNITS];       /* copies took copy_ns at most: their queue keeps no time */
+    /* Some copies kept no time: of those for this run, copy_ns is the most that they took in it. */
+    bool observed[FM__MAX_UNITS];
     uint32_t n_segment[FM__MAX_UNITS];
 } fm__exec_times;
 void fm__exec_get_times(const fm__exec *exec, fm__exec_times *times);

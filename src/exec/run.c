@@ -267,12 +267,13 @@ static fm_status check_run(const fm__exec *exec, const fm__run *run, fm_error *e
     return FM_OK;
 }
 
-/* Hands every unit all of its pieces: a GPU last. It takes a driver call for each of its waits, and
-   meanwhile works on the first pieces; the others are there when it comes to need them. */
+/* Hands every unit all of its pieces: one with a queue of its own last. It takes a driver call for
+   each of its waits, and meanwhile works on the first pieces; the others are there when it comes to
+   need them. */
 static fm_status submit_all(fm__exec *exec, const fm__run *run, uint64_t end, fm_error *error) {
     for (uint32_t i = 2 * exec->n_unit; i-- > 0;) {
         uint32_t u = i % exec->n_unit;
-        bool last = exec->units[u]->vtable->timeline_attach != NULL;
+        bool last = fm__device_has_own_queue(exec->units[u]);
         if (!fm__exec_uses(exec, u) || last != (i < exec->n_unit))
             continue;
         fm_status status = fm__device_submit(exec->units[u], exec->segments[u], exec->n_segment[u],

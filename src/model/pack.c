@@ -264,7 +264,8 @@ static fm_status pack(packing *p, fm_error *error) {
     if (status == FM_OK && atomic_load(&p->cancelled))
         status = fm__error(error, FM_ERROR_CANCELLED, "load", "cancelled after %llu of %llu bytes",
                            (unsigned long long)atomic_load(&p->done), (unsigned long long)p->total);
-    model->hash = fm__hash(model->hash, p->hashes, p->n_task * sizeof(*p->hashes));
+    if (status == FM_OK)
+        model->hash = fm__hash(model->hash, p->hashes, p->n_task * sizeof(*p->hashes));
     return status;
 }
 

@@ -29,6 +29,13 @@ typedef uint32_t fm__lanes __attribute__((vector_size(16)));
 typedef uint8_t fm__lane_bytes __attribute__((vector_size(16)));
 typedef uint16_t fm__lane_halves __attribute__((vector_size(8)));
 
+/* Elements of two vectors side by side, by their numbers; gcc knows clang's way since 12 only. */
+#if defined(__clang__)
+#define FM__SHUFFLE(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define FM__SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
+#endif
+
 FM__INLINE fm__lanes fm__load_words(const void *p) {
     fm__lanes w;
     memcpy(&w, p, sizeof w);
@@ -48,14 +55,14 @@ FM__INLINE fm__lanes fm__as_numbers(fm__lanes w) {
 FM__INLINE void fm__load_lanes_4(const uint8_t *const *row, size_t offset, fm__lanes out[4]) {
     fm__lanes a = fm__load_words(row[0] + offset), b = fm__load_words(row[1] + offset);
     fm__lanes c = fm__load_words(row[2] + offset), d = fm__load_words(row[3] + offset);
-    fm__lanes ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    fm__lanes ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    fm__lanes cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    fm__lanes cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    out[0] = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
-    out[1] = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
-    out[2] = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
-    out[3] = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+    fm__lanes ab_low = FM__SHUFFLE(fm__lanes, a, b, 0, 4, 1, 5);
+    fm__lanes ab_high = FM__SHUFFLE(fm__lanes, a, b, 2, 6, 3, 7);
+    fm__lanes cd_low = FM__SHUFFLE(fm__lanes, c, d, 0, 4, 1, 5);
+    fm__lanes cd_high = FM__SHUFFLE(fm__lanes, c, d, 2, 6, 3, 7);
+    out[0] = FM__SHUFFLE(fm__lanes, ab_low, cd_low, 0, 1, 4, 5);
+    out[1] = FM__SHUFFLE(fm__lanes, ab_low, cd_low, 2, 3, 6, 7);
+    out[2] = FM__SHUFFLE(fm__lanes, ab_high, cd_high, 0, 1, 4, 5);
+    out[3] = FM__SHUFFLE(fm__lanes, ab_high, cd_high, 2, 3, 6, 7);
 }
 
 FM__INLINE void fm__load_lanes_8(const uint8_t *const *row, size_t offset, fm__lanes out[8]) {
@@ -166,9 +173,9 @@ FM__INLINE void fm__put_bytes(uint8_t *to, size_t group, fm__lanes w) {
     FM__PACK_UNROLL
     for (int i = 0; i < 2; i++) { /* bytes 0 8 1 9 2 10 ..., twice: a 4 x 4 transposition */
         fm__lane_bytes low = (fm__lane_bytes)w;
-        fm__lane_bytes high = (fm__lane_bytes)__builtin_shufflevector(w, w, 2, 3, 2, 3);
-        w = (fm__lanes)__builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21,
-                                               6, 22, 7, 23);
+        fm__lane_bytes high = (fm__lane_bytes)FM__SHUFFLE(fm__lanes, w, w, 2, 3, 2, 3);
+        w = (fm__lanes)FM__SHUFFLE(fm__lane_bytes, low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                   21, 6, 22, 7, 23);
     }
     FM__PACK_UNROLL
     for (size_t j = 0; j < 4; j++)

@@ -208,6 +208,64 @@ static void cuts_cover_everything(void **state) {
     assert_true(narrow.n_token_task >= 8); /* few panels: tokens keep the team busy */
 }
 
+/* ---- what is read next ---- */
+
+/* Every product call of a run by one thread, in its order. */
+static struct {
+    fm__linear_fn *kernels[FM__TYPE_COUNT];
+    fm__linear_args calls[512];
+    uint32_t n;
+} spy;
+
+static void spy_on(const fm__linear_args *args) {
+    assert_true(spy.n < sizeof spy.calls / sizeof *spy.calls);
+    spy.calls[spy.n++] = *args;
+    spy.kernels[fm__type_index(args->type)](args);
+}
+
+/* Which way kernels read: as they do, all forwards, all backwards, by turns. */
+static void set_ways(fm__kernels *kernels, int ways) {
+    for (size_t i = 0; ways > 0 && i < fm__type_count(); i++)
+        kernels->linear[i][0].backwards = ways == 2 || (ways == 3 && i % 2 == 0);
+}
+
+/* Each call is told where the one behind it begins. */
+static void check_ahead(const fm__kernels *kernels) {
+    uint32_t unlike = 0;
+    for (uint32_t i = 0; i + 1 < spy.n; i++) {
+        const fm__linear_args *now = &spy.calls[i], *then = &spy.calls[i + 1];
+        const bool backwards = kernels->linear[fm__type_index(then->type)][0].backwards;
+        const uint32_t from = backwards ? then->panel_end : then->panel_begin;
+        assert_ptr_equal(now->ahead, then->panels + from * then->layout.stride);
+        assert_int_equal(now->ahead_backwards, backwards);
+        assert_int_equal(now->ahead_alike, now->type == then->type && now->k == then->k);
+        unlike += !now->ahead_alike;
+    }
+    assert_true(unlike > 0 && unlike < spy.n - 1);
+    assert_null(spy.calls[spy.n - 1].ahead);
+}
+
+static void what_is_read_next_is_known(void **state) {
+    (void)state;
+    for (int ways = 0; ways < 4; ways++) {
+        fm__device *device = make_device(1, NULL);
+        fm__kernels *kernels = &((fm__host *)device)->kernels;
+        for (size_t i = 0; i < fm__type_count(); i++) {
+            spy.kernels[i] = kernels->linear[i][0].fn;
+            kernels->linear[i][0].fn = spy_on;
+        }
+        set_ways(kernels, ways);
+        spy.n = 0;
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q4_K, 8, 2);
+        fixture_batch(&m.f, 1, 0, MODEL_VOCAB, 1);
+        conform(&m.f, m.tape, m.tape->logits, 1, device);
+        check_ahead(kernels);
+        model_finish(&m);
+        fm__device_destroy(&device);
+    }
+}
+
 /* ---- the whole model ---- */
 
 static void a_model_on_every_team_and_rung(void **state) {
@@ -805,6 +863,7 @@ int main(void) {
         cmocka_unit_test(products_of_odd_shapes),
         cmocka_unit_test(wide_products),
         cmocka_unit_test(cuts_cover_everything),
+        cmocka_unit_test(what_is_read_next_is_known),
         cmocka_unit_test(a_model_on_every_team_and_rung),
         cmocka_unit_test(no_row_wants_output),
         cmocka_unit_test(halves_equal_the_whole),

@@ -315,6 +315,75 @@ static void copies_keep_time(void **state) {
     }
 }
 
+/* Timestamps that are not free, as of copies that nobody has read yet, are not waited for: those
+   copies are bounded from without, and the others keep their times. */
+static void submits_without_free_timestamps(void **state) {
+    (void)state;
+    wide w;
+    value = 0;
+    wide_init(&w, 9, (fm__vulkan_options){.index = 0});
+    record(&w, 0, 0, 3, FM__AXIS_WHOLE, 0, 0);
+    fm__vulkan_recording *r = (fm__vulkan_recording *)w.recordings[0];
+    replay(&w);
+    for (uint32_t i = 0; i < r->n_part; i += 2)
+        for (int turn = 0; turn < FM__VULKAN_TURNS; turn++)
+            r->parts[i].copies[turn] = w.ring->n_copy + 1000000; /* it will never end */
+    usleep(5000);
+    uint64_t begin = fm__now_ns();
+    replay(&w);
+    uint64_t end = fm__now_ns();
+    static fm__work work[MOST_WORK];
+    uint32_t n = fm__device_recording_work(w.recordings[0], work, MOST_WORK), timed = 0,
+             bounded = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool here = work[i].span.begin_ns + 2000000 >= begin && work[i].span.end_ns <= end;
+        timed += work[i].copy && !work[i].observed && here;
+        bounded += work[i].observed && here;
+        assert_true(work[i].copy || !work[i].observed);
+    }
+    assert_true(r->n_part > 8);
+    assert_int_equal(bounded, (r->n_part + 1) / 2);
+    assert_int_equal(timed, r->n_part / 2);
+    assert_int_equal(w.ring->copied_bytes, 2 * PANELS * w.weight->layout.stride);
+    compare(&w, 9);
+    wide_finish(&w);
+}
+
+/* Of a copy that has begun and has not ended there is an open interval; of one that has not begun
+   there is none. */
+static void copies_on_their_way_are_open(void **state) {
+    (void)state;
+    wide w;
+    value = 0;
+    wide_init(&w, 9, (fm__vulkan_options){.index = 0});
+    record(&w, 0, 0, 3, FM__AXIS_WHOLE, 0, 0);
+    const fm__vulkan_recording *r = (fm__vulkan_recording *)w.recordings[0];
+    const fm__vulkan_core *core = ((fm__vulkan *)w.device)->core;
+    replay(&w);
+    static fm__work before[MOST_WORK], after[MOST_WORK];
+    uint32_t n = fm__device_recording_work(w.recordings[0], before, MOST_WORK), first = 0;
+    while (first < n && !before[first].copy)
+        first++;
+    assert_true(n - first == r->n_part && r->n_part > 8); /* one copy of each part */
+    for (uint32_t i = 0; i < 2; i++) {                    /* as if part 3 had no end, 5 no begin */
+        const fm__vulkan_part *part = &r->parts[3 + 2 * i];
+        uint32_t query = 2 * (FM__VULKAN_TURNS * (3 + 2 * i) + part->turn);
+        core->vk.ResetQueryPool(core->device, r->copy_queries, query + (i == 0), 2 - (i == 0));
+    }
+    uint32_t left = fm__device_recording_work(w.recordings[0], after, MOST_WORK);
+    assert_int_equal(left, n - 1);
+    for (uint32_t i = 0; i < left; i++) {
+        const fm__work *was = &before[i < first + 5 ? i : i + 1];
+        bool open = i == first + 3;
+        /* Without calibration both clocks' distance is taken anew: not by the nanosecond. */
+        assert_in_range(after[i].span.begin_ns, was->span.begin_ns - 1000000,
+                        was->span.begin_ns + 1000000);
+        assert_true(open ? after[i].span.end_ns == UINT64_MAX && after[i].copy
+                         : after[i].span.end_ns < fm__now_ns() + 2000000);
+    }
+    wide_finish(&w);
+}
+
 /* The driver takes the first call and refuses the second: the device counts as lost, but whoever
    frees what the first works on waits for it. Where it refuses the first nothing has happened. */
 static void ends_what_it_began(void **state) {
@@ -351,10 +420,16 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_each_byte_once),     cmocka_unit_test(tokens_take_parts_too),
-        cmocka_unit_test(keeps_what_fits),           cmocka_unit_test(borders_do_not_stop_copies),
-        cmocka_unit_test(copies_for_the_next_token), cmocka_unit_test(copies_keep_time),
-        cmocka_unit_test(ends_what_it_began),        cmocka_unit_test(shrinks),
+        cmocka_unit_test(copies_each_byte_once),
+        cmocka_unit_test(tokens_take_parts_too),
+        cmocka_unit_test(keeps_what_fits),
+        cmocka_unit_test(borders_do_not_stop_copies),
+        cmocka_unit_test(copies_for_the_next_token),
+        cmocka_unit_test(copies_keep_time),
+        cmocka_unit_test(ends_what_it_began),
+        cmocka_unit_test(shrinks),
+        cmocka_unit_test(submits_without_free_timestamps),
+        cmocka_unit_test(copies_on_their_way_are_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ typedef struct session {
 /* The unit that makes the buffers: one with a queue of its own kind addresses only its own. */
 static inline fm__device *session_memory(const session *s) {
     for (uint32_t u = 0; u < s->n_unit; u++)
-        if (s->units[u]->vtable->timeline_attach != NULL)
+        if (fm__device_has_own_queue(s->units[u]))
             return s->units[u];
     return s->units[0];
 }

@@ -82,10 +82,11 @@ static void unions_are_those_of_sets(void **state) {
 /* ---- a unit that copies while it computes ---- */
 
 static uint64_t clock_ns = 0; /* of the fake below: how many recordings were asked */
-static bool forever = false;
+static bool replaced = false;
+static fm__span replacement; /* of the copy */
 
-/* Each recording computes for 10 ns, one behind the other, and its copy takes 8 of the 10 before;
-   or its copy began before the run and is at work still. */
+/* Each recording computes for 10 ns, one behind the other, and its copy takes 8 of the 10 before,
+   or what the test says. */
 static uint32_t fake_work(fm__recording *recording, fm__work *work, uint32_t room) {
     (void)recording;
     if (work == NULL)
@@ -94,8 +95,8 @@ static uint32_t fake_work(fm__recording *recording, fm__work *work, uint32_t roo
     uint64_t at = fm__now_ns() / 2 + 10 * clock_ns++; /* long before the run */
     work[0] = (fm__work){.span = {at, at + 10}};
     work[1] = (fm__work){.span = {at - 10, at - 2}, .copy = true, .observed = true};
-    if (forever)
-        work[1].span = (fm__span){1, UINT64_MAX};
+    if (replaced)
+        work[1].span = replacement;
     return 2;
 }
 
@@ -124,9 +125,21 @@ static void copies_count_within_the_run(void **state) {
     assert_int_equal(times.busy_ns[0], times.compute_ns[0]);
     assert_true(times.compute_ns[0] > 0);
     assert_true(times.divided_ns[0] > 0 && times.divided_ns[0] < times.busy_ns[0]);
-    forever = true;
+    /* A copy for the next run that began in this one and is under way still counts to the end; what
+       it takes of the next run counts there, from its begin. */
+    replaced = true;
+    uint64_t begin = s.exec->begin_ns, end = s.exec->end_ns;
+    assert_true(begin >= before && end <= after && end - begin > 60);
+    replacement = (fm__span){end - 50, UINT64_MAX};
     fm__exec_get_times(s.exec, &times);
-    assert_true(times.copy_ns[0] > 0 && times.copy_ns[0] <= after - before);
+    assert_int_equal(times.copy_ns[0], 50);
+    replacement = (fm__span){begin - 50, begin + 60};
+    fm__exec_get_times(s.exec, &times);
+    assert_int_equal(times.copy_ns[0], 60);
+    /* One that began before the run and is under way still. */
+    replacement = (fm__span){1, UINT64_MAX};
+    fm__exec_get_times(s.exec, &times);
+    assert_int_equal(times.copy_ns[0], end - begin);
     assert_int_equal(times.busy_ns[0], times.copy_ns[0] + times.compute_ns[0]);
     /* Every divided piece's copy lasts as long as the run: they share that. */
     static fm__exec_span spans[256];
@@ -138,7 +151,7 @@ static void copies_count_within_the_run(void **state) {
             sum += spans[i].busy_ns;
     assert_true(sum > 0.99 * (double)times.divided_ns[0] &&
                 sum < 1.01 * (double)times.divided_ns[0]);
-    forever = false;
+    replaced = false;
     s.units[0]->vtable = real;
     session_finish(&s);
     model_finish(&m);

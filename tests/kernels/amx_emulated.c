@@ -42,9 +42,9 @@ static void bf16_fast_emulated(const fm__linear_args *args) {
 void test_amx_emulated_fill(fm__kernels *table) {
 #define ENTRY(id, NAME, body)                                                                      \
     table->linear[FM__TYPE_##NAME][0] =                                                            \
-        (fm__linear_kernel){id##_emulated, "fm__linear_" #id "_amx, emulated", 16, 8};
+        (fm__linear_kernel){id##_emulated, "fm__linear_" #id "_amx, emulated", 16, 8, false};
     TYPES(ENTRY)
     table->linear[FM__TYPE_TQ1_0][0] = table->linear[FM__TYPE_TQ2_0][0];
     table->linear[FM__TYPE_BF16][1] =
-        (fm__linear_kernel){bf16_fast_emulated, "fm__linear_bf16_fast_amx, emulated", 32, 8};
+        (fm__linear_kernel){bf16_fast_emulated, "fm__linear_bf16_fast_amx, emulated", 32, 8, false};
 }

@@ -509,8 +509,14 @@ static int with_q8_0(void **state) {
     return 0;
 }
 
+static int back_to_f16(void **state) {
+    (void)state;
+    cache_type = FM__CACHE_F16;
+    return 0;
+}
+
 #define WITH_Q8_0(test)                                                                            \
-    { #test " q8_0", test, with_q8_0, NULL, NULL }
+    { #test " q8_0", test, with_q8_0, back_to_f16, NULL }
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -28,6 +28,23 @@ static inline fm_machine *test_machine(uint32_t threads, const char *rung) {
     return machine;
 }
 
+/* No engine holds memory any more: what is counted is what devices keep, and they do hold it. */
+static inline void test_no_engine(const fm_machine *machine) {
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < machine->n_device; i++) {
+        const struct fm__kept *kept = machine->kept[i];
+        const fm__held held = fm__device_held(machine->devices[i]);
+        uint64_t sum = kept[FM__KEEPS_SCRATCH].total + kept[FM__KEEPS_RING].total;
+        bool own = fm__device_has_own(&machine->devices[i]->properties);
+        assert_int_equal(kept[FM__KEEPS_SCRATCH].users + kept[FM__KEEPS_RING].users, 0);
+        assert_in_range(kept[FM__KEEPS_SCRATCH].total, 0, held.scratch);
+        assert_in_range(kept[FM__KEEPS_RING].total, 0, held.ring);
+        assert_int_equal(atomic_load(&machine->own_used[i]), own ? sum : 0);
+        used += own ? 0 : sum;
+    }
+    assert_int_equal(fm_machine_memory_used(machine), used);
+}
+
 /* A .npy file of little-endian float32 in C order; *rows and *cols are its shape. */
 static inline float *test_read_npy(const char *path, size_t *rows, size_t *cols) {
     FILE *file = fopen(path, "rb");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What units keep for their work counts against the budget, before it is there, and once for all
- * engines of a machine.
+ * What units keep for their work counts against the budget, before it is there, as long as it is
+ * there, and once for all engines of a machine.
  */
+#include "device/host/host.h"
 #include "device_test.h"
 
 #include <unistd.h>
@@ -42,20 +43,29 @@ static void parts_of_attention_count(void **state) {
     assert_true(need.kept[0] >= 1 << 20 && info.kept_bytes == need.kept[0]);
     assert_int_equal(need.host, need.host_alone + need.kept[0]);
     assert_int_equal(fm_machine_memory_used(machine), need.host);
-    /* A second engine uses the same, which ends with the last. */
+    /* A second engine uses the same, which is there for good. */
     CHECK_OK(fm_engine_load(&engines[1], machine, model, &o, &error));
     assert_int_equal(fm_machine_memory_used(machine), need.host + need.host_alone);
     fm_engine_destroy(&engines[0]);
     assert_int_equal(fm_machine_memory_used(machine), need.host);
     fm_engine_destroy(&engines[1]);
-    assert_int_equal(fm_machine_memory_used(machine), 0);
+    assert_int_equal(fm__device_held(machine->host).scratch, need.kept[0]);
+    assert_int_equal(fm_machine_memory_used(machine), need.kept[0]);
+    /* The next one is not told of memory that is not there, nor is it counted twice. */
+    machine->memory_budget = need.host - 1;
+    assert_int_equal(fm_engine_load(&engines[0], machine, model, &o, &error), FM_ERROR_MEMORY);
+    assert_int_equal(fm_machine_memory_used(machine), need.kept[0]);
+    machine->memory_budget = need.host;
+    CHECK_OK(fm_engine_load(&engines[0], machine, model, &o, &error));
+    assert_int_equal(fm_machine_memory_used(machine), need.host);
+    fm_engine_destroy(&engines[0]);
     fm_machine_destroy(&machine);
 
     /* A byte less than all of it is too little, all of it is enough. */
     machine = team_of_two(need.host - 1);
     assert_int_equal(fm_engine_load(&engines[0], machine, model, &o, &error), FM_ERROR_MEMORY);
     assert_non_null(strstr(error.message, "kept by units"));
-    assert_int_equal(fm_machine_memory_used(machine), 0);
+    assert_int_equal(fm_machine_memory_used(machine), 0); /* none of it was made */
     machine->memory_budget = need.host;
     CHECK_OK(fm_engine_load(&engines[0], machine, model, &o, &error));
     fm_engine_destroy(&engines[0]);
@@ -75,12 +85,54 @@ static void it_is_there_before_recordings(void **state) {
         most = fm__max_size(
             most, fm__device_scratch_bytes(machine->host, engine->buckets[b].tape, false));
     assert_int_equal(engine->need.kept[0], most);
-    CHECK_OK(fm__device_scratch_reserve(machine->host, most, &error));
+    const fm__host *host = (fm__host *)machine->host;
+    const fm__host_parts *parts = host->parts;
+    assert_true(parts != NULL && parts->older == NULL);
+    assert_int_equal(fm__device_held(machine->host).scratch, most);
+    fm_session *session = NULL;
+    int32_t tokens[40]; /* in several buckets of rows */
+    for (int32_t i = 0; i < 40; i++)
+        tokens[i] = i;
+    CHECK_OK(fm_session_create(&session, engine, NULL, &error));
+    CHECK_OK(fm_session_prefill(session, tokens, 40, NULL, &error));
+    CHECK_OK(fm_session_prefill(session, tokens, 1, NULL, &error));
+    assert_ptr_equal(host->parts, parts);
+    assert_null(parts->older);
+    assert_int_equal(fm__device_held(machine->host).scratch, most);
+    fm_session_destroy(&session);
     fm_engine_destroy(&engine);
     fm_machine_destroy(&machine);
 }
 
-/* The count itself, as for a ring of which less was to be had than it was meant to have. */
+/* An engine whose units come to keep more counts the rest, and has it made, or says that there is
+   no room for it. */
+static void more_is_kept_later(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    fm_machine *machine = team_of_two(UINT64_C(1) << 30);
+    fm_engine_options o = context(128);
+    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+    uint64_t kept = engine->need.kept[0], used = fm_machine_memory_used(machine);
+    CHECK_OK(fm__engine_reserve_kept(engine, &error)); /* as much as before */
+    assert_int_equal(fm_machine_memory_used(machine), used);
+    engine->need.kept[0] = 2 * kept;
+    machine->memory_budget = used + 2 * kept - 1;
+    assert_int_equal(fm__engine_reserve_kept(engine, &error), FM_ERROR_MEMORY);
+    assert_int_equal(fm_machine_memory_used(machine), used);
+    assert_int_equal(fm__device_held(machine->host).scratch, kept);
+    machine->memory_budget++;
+    CHECK_OK(fm__engine_reserve_kept(engine, &error));
+    assert_int_equal(fm_machine_memory_used(machine), used + 2 * kept); /* beside the old piece */
+    assert_int_equal(fm__device_held(machine->host).scratch, 3 * kept);
+    fm_engine_destroy(&engine);
+    assert_int_equal(fm_machine_memory_used(machine), 3 * kept);
+    test_no_engine(machine);
+    fm_machine_destroy(&machine);
+}
+
+/* The count itself, as for a ring of which less was to be had than it was meant to have. The device
+   makes none of it: so nothing stays counted. */
 static void less_is_kept_than_was_meant(void **state) {
     (void)state;
     fm_machine *machine = test_discrete_machine(UINT64_C(1) << 30);
@@ -133,6 +185,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_of_attention_count),
         cmocka_unit_test(it_is_there_before_recordings),
+        cmocka_unit_test(more_is_kept_later),
         cmocka_unit_test(less_is_kept_than_was_meant),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);

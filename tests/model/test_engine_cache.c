@@ -51,7 +51,7 @@ static float *run(fm_machine *machine, const model *m, fm_engine_options options
     float *logits = test_all_logits(engine, ids, m->n);
     fm_engine_get_info(engine, info);
     fm_engine_destroy(&engine);
-    assert_int_equal(fm_machine_memory_used(machine), 0);
+    test_no_engine(machine);
     return logits;
 }
 

@@ -74,9 +74,7 @@ static fm_machine *machine_of(test_units units) {
 
 static void finish(fm_engine **engine, fm_machine *machine) {
     fm_engine_destroy(engine);
-    assert_int_equal(fm_machine_memory_used(machine), 0);
-    for (uint32_t i = 0; i < FM__MAX_UNITS; i++)
-        assert_int_equal(atomic_load(&machine->own_used[i]), 0);
+    test_no_engine(machine);
 }
 
 /* ---- every arm, axis, share and way to wait ---- */

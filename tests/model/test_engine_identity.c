@@ -69,7 +69,7 @@ static void open_fixture(fixture *f, const char *type, uint32_t threads, const c
 
 static void close_fixture(fixture *f) {
     fm_engine_destroy(&f->engine);
-    assert_int_equal(fm_machine_memory_used(f->machine), 0);
+    test_no_engine(f->machine);
     fm_machine_destroy(&f->machine);
 }
 

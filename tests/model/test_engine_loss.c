@@ -133,8 +133,7 @@ static void at_each_submit(void **state) {
         fm_session_destroy(&c);
         assert_int_equal(engine->pools[0].n_free, engine->pools[0].n_page);
         fm_engine_destroy(&engine);
-        assert_int_equal(fm_machine_memory_used(machine), 0);
-        assert_int_equal(atomic_load(&machine->own_used[0]), 0);
+        test_no_engine(machine);
         fm_machine_destroy(&machine);
     }
     free(want);
@@ -313,7 +312,7 @@ static void no_memory_left(void **state) {
     test_same_bits(want + 30 * n_vocab, logits, n_vocab, "once there is memory again");
     fm_session_destroy(&a);
     fm_engine_destroy(&engine);
-    assert_int_equal(fm_machine_memory_used(machine), 0);
+    test_no_engine(machine);
     fm_machine_destroy(&machine);
     free(want);
 }
@@ -368,7 +367,7 @@ static void lose_vulkan(uint64_t at, bool discrete, const float *want, size_t n_
     assert_int_equal(engine->epoch, 1);
     fm_session_destroy(&a);
     fm_engine_destroy(&engine);
-    assert_int_equal(fm_machine_memory_used(machine), 0);
+    test_no_engine(machine);
     fm_machine_destroy(&machine);
 }
 
@@ -388,7 +387,7 @@ static void of_vulkan(void **state) {
         fm_machine *machine = NULL;
         fm_engine *engine = NULL;
         assert_int_equal(load_vulkan(2, discrete, false, &machine, &engine), FM_ERROR_DEVICE);
-        assert_int_equal(fm_machine_memory_used(machine), 0);
+        test_no_engine(machine);
         fm_machine_destroy(&machine);
     }
     free(want);

@@ -65,7 +65,7 @@ static void close_fixture(fixture *f) {
     fm_session_destroy(&f->session); /* NULL is allowed */
     assert_int_equal(f->engine->pools[0].n_free, f->engine->pools[0].n_page);
     fm_engine_destroy(&f->engine);
-    assert_int_equal(fm_machine_memory_used(f->machine), 0);
+    test_no_engine(f->machine);
     fm_machine_destroy(&f->machine);
 }
 
@@ -181,7 +181,7 @@ static void load_refusals(void **state) {
     assert_int_equal(fm_engine_load(&engine, machine, "golden/no-such-folder", &options, &error),
                      FM_ERROR_IO);
     assert_null(engine);
-    assert_int_equal(fm_machine_memory_used(machine), 0);
+    test_no_engine(machine);
     fm_machine_destroy(&machine);
 }
 
@@ -502,7 +502,7 @@ static void cancelled_load(void **state) {
                      FM_ERROR_CANCELLED);
     assert_true(calls > 1);
     assert_null(engine);
-    assert_int_equal(fm_machine_memory_used(machine), 0);
+    test_no_engine(machine);
     fm_machine_destroy(&machine);
 }
 
@@ -604,7 +604,7 @@ static void failing_allocations(void **state) {
             assert_null(engine);
         }
         fm_engine_destroy(&engine);
-        assert_int_equal(fm_machine_memory_used(machine), 0);
+        test_no_engine(machine);
     }
     assert_int_equal(status, FM_OK);
     assert_true(n > 50);

@@ -46,7 +46,22 @@ static void temporaries_and_ring(void **state) {
         CHECK_OK(fm_session_prefill(session, &token, 1, NULL, &error));
         assert_int_equal(core->temporary->buffer->base.bytes, n->kept[0]);
         fm_session_destroy(&session);
-        fm_engine_destroy(&engine);
+        /* It stays, and stays counted; the next engine finds it there. */
+        uint64_t kept = n->kept[0] + n->ring;
+        for (int round = 0; round < 2; round++) {
+            fm_engine_destroy(&engine);
+            test_no_engine(machine);
+            const fm__held held = fm__device_held(machine->devices[0]);
+            assert_int_equal(held.scratch + held.ring, kept);
+            uint64_t now =
+                discrete ? atomic_load(&machine->own_used[0]) : fm_machine_memory_used(machine);
+            assert_int_equal(now, kept);
+            if (round == 1)
+                break;
+            engine = load(machine, &o);
+            now = discrete ? atomic_load(&machine->own_used[0]) : fm_machine_memory_used(machine);
+            assert_int_equal(now, used);
+        }
         /* Without a byte of it there is a refusal that says so. */
         if (discrete) {
             machine->devices[0]->properties.memory_bytes = used / 9 * 10 - 20;

@@ -6,10 +6,15 @@
  */
 #include "cpu/x86/x86.h"
 
-#define LINEAR(NAME, class, kernel, tile_tokens, tile_panels)                                      \
+#define ENTRY(NAME, class, kernel, tile_tokens, tile_panels, from_the_end)                         \
     table->linear[FM__TYPE_##NAME][class] = (fm__linear_kernel) {                                  \
-        kernel, #kernel, tile_tokens, tile_panels                                                  \
+        kernel, #kernel, tile_tokens, tile_panels, from_the_end                                    \
     }
+#define LINEAR(NAME, class, kernel, tile_tokens, tile_panels)                                      \
+    ENTRY(NAME, class, kernel, tile_tokens, tile_panels, false)
+/* Few tokens are the matter of linear_few_avx512vnni.h. */
+#define BACKWARDS(NAME, class, kernel, tile_tokens, tile_panels)                                   \
+    ENTRY(NAME, class, kernel, tile_tokens, tile_panels, true)
 
 void fm__kernels_fill_avx2(fm__kernels *table, uint32_t features) {
     (void)features;
@@ -73,21 +78,21 @@ void fm__kernels_fill_avxvnni(fm__kernels *table, uint32_t features) {
 
 void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
     if (features & FM__CPU_AVX512_VNNI) {
-        LINEAR(Q8_0, 0, fm__linear_q8_0_avx512vnni, 8, 4);
-        LINEAR(Q4_0, 0, fm__linear_q4_0_avx512vnni, 8, 4);
-        LINEAR(Q4_1, 0, fm__linear_q4_1_avx512vnni, 8, 4);
-        LINEAR(Q5_0, 0, fm__linear_q5_0_avx512vnni, 8, 4);
-        LINEAR(Q5_1, 0, fm__linear_q5_1_avx512vnni, 8, 4);
-        LINEAR(IQ4_NL, 0, fm__linear_iq4_nl_avx512vnni, 8, 4);
-        LINEAR(MXFP4, 0, fm__linear_mxfp4_avx512vnni, 8, 4);
-        LINEAR(Q2_K, 0, fm__linear_q2_k_avx512vnni, 8, 4);
-        LINEAR(Q3_K, 0, fm__linear_q3_k_avx512vnni, 8, 4);
-        LINEAR(Q4_K, 0, fm__linear_q4_k_avx512vnni, 8, 4);
-        LINEAR(Q5_K, 0, fm__linear_q5_k_avx512vnni, 8, 4);
-        LINEAR(Q6_K, 0, fm__linear_q6_k_avx512vnni, 8, 4);
-        LINEAR(IQ4_XS, 0, fm__linear_iq4_xs_avx512vnni, 8, 4);
-        LINEAR(TQ1_0, 0, fm__linear_tq1_0_avx512vnni, 8, 4);
-        LINEAR(TQ2_0, 0, fm__linear_tq2_0_avx512vnni, 8, 4);
+        BACKWARDS(Q8_0, 0, fm__linear_q8_0_avx512vnni, 8, 4);
+        BACKWARDS(Q4_0, 0, fm__linear_q4_0_avx512vnni, 8, 4);
+        BACKWARDS(Q4_1, 0, fm__linear_q4_1_avx512vnni, 8, 4);
+        BACKWARDS(Q5_0, 0, fm__linear_q5_0_avx512vnni, 8, 4);
+        BACKWARDS(Q5_1, 0, fm__linear_q5_1_avx512vnni, 8, 4);
+        BACKWARDS(IQ4_NL, 0, fm__linear_iq4_nl_avx512vnni, 8, 4);
+        BACKWARDS(MXFP4, 0, fm__linear_mxfp4_avx512vnni, 8, 4);
+        BACKWARDS(Q2_K, 0, fm__linear_q2_k_avx512vnni, 8, 4);
+        BACKWARDS(Q3_K, 0, fm__linear_q3_k_avx512vnni, 8, 4);
+        BACKWARDS(Q4_K, 0, fm__linear_q4_k_avx512vnni, 8, 4);
+        BACKWARDS(Q5_K, 0, fm__linear_q5_k_avx512vnni, 8, 4);
+        BACKWARDS(Q6_K, 0, fm__linear_q6_k_avx512vnni, 8, 4);
+        BACKWARDS(IQ4_XS, 0, fm__linear_iq4_xs_avx512vnni, 8, 4);
+        BACKWARDS(TQ1_0, 0, fm__linear_tq1_0_avx512vnni, 8, 4);
+        BACKWARDS(TQ2_0, 0, fm__linear_tq2_0_avx512vnni, 8, 4);
     }
     LINEAR(F32, 0, fm__linear_f32_avx512, 12, 4);
     LINEAR(F32, 1, fm__linear_f32_fast_avx512, 12, 4);
@@ -119,20 +124,20 @@ void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
    cut. */
 void fm__kernels_fill_amx(fm__kernels *table, uint32_t features) {
     (void)features;
-    LINEAR(Q8_0, 0, fm__linear_q8_0_amx, 16, 4);
-    LINEAR(Q4_0, 0, fm__linear_q4_0_amx, 16, 4);
-    LINEAR(Q4_1, 0, fm__linear_q4_1_amx, 16, 4);
-    LINEAR(Q5_0, 0, fm__linear_q5_0_amx, 16, 4);
-    LINEAR(Q5_1, 0, fm__linear_q5_1_amx, 16, 4);
-    LINEAR(IQ4_NL, 0, fm__linear_iq4_nl_amx, 16, 4);
-    LINEAR(MXFP4, 0, fm__linear_mxfp4_amx, 16, 4);
-    LINEAR(Q2_K, 0, fm__linear_q2_k_amx, 16, 4);
-    LINEAR(Q3_K, 0, fm__linear_q3_k_amx, 16, 4);
-    LINEAR(Q4_K, 0, fm__linear_q4_k_amx, 16, 4);
-    LINEAR(Q5_K, 0, fm__linear_q5_k_amx, 16, 4);
-    LINEAR(Q6_K, 0, fm__linear_q6_k_amx, 16, 4);
-    LINEAR(IQ4_XS, 0, fm__linear_iq4_xs_amx, 16, 4);
-    LINEAR(TQ1_0, 0, fm__linear_tq1_0_amx, 16, 4);
-    LINEAR(TQ2_0, 0, fm__linear_tq2_0_amx, 16, 4);
+    BACKWARDS(Q8_0, 0, fm__linear_q8_0_amx, 16, 4);
+    BACKWARDS(Q4_0, 0, fm__linear_q4_0_amx, 16, 4);
+    BACKWARDS(Q4_1, 0, fm__linear_q4_1_amx, 16, 4);
+    BACKWARDS(Q5_0, 0, fm__linear_q5_0_amx, 16, 4);
+    BACKWARDS(Q5_1, 0, fm__linear_q5_1_amx, 16, 4);
+    BACKWARDS(IQ4_NL, 0, fm__linear_iq4_nl_amx, 16, 4);
+    BACKWARDS(MXFP4, 0, fm__linear_mxfp4_amx, 16, 4);
+    BACKWARDS(Q2_K, 0, fm__linear_q2_k_amx, 16, 4);
+    BACKWARDS(Q3_K, 0, fm__linear_q3_k_amx, 16, 4);
+    BACKWARDS(Q4_K, 0, fm__linear_q4_k_amx, 16, 4);
+    BACKWARDS(Q5_K, 0, fm__linear_q5_k_amx, 16, 4);
+    BACKWARDS(Q6_K, 0, fm__linear_q6_k_amx, 16, 4);
+    BACKWARDS(IQ4_XS, 0, fm__linear_iq4_xs_amx, 16, 4);
+    BACKWARDS(TQ1_0, 0, fm__linear_tq1_0_amx, 16, 4);
+    BACKWARDS(TQ2_0, 0, fm__linear_tq2_0_amx, 16, 4);
     LINEAR(BF16, 1, fm__linear_bf16_fast_amx, 32, 4);
 }

@@ -485,9 +485,10 @@ FM__INLINE void fm__avxvnni_few(const fm__shape shape, const fm__linear_args *ar
         const uint8_t *at = args->panels + (size_t)panel * args->layout.stride;
         /* With nothing known to follow, the last one fetches its own lines: they are on their way.
          */
-        const uint8_t *ahead = panel + 1 < end       ? at + args->layout.stride
-                               : args->ahead != NULL ? args->ahead
-                                                     : at;
+        const bool follows = args->ahead != NULL && !args->ahead_backwards;
+        const uint8_t *ahead = panel + 1 < end ? at + args->layout.stride
+                               : follows       ? args->ahead
+                                               : at;
         fm__avxvnni_few_panel(shape, args, panel, ahead, table);
     }
 }

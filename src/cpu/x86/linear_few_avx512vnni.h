@@ -355,6 +355,16 @@ FM__INLINE bool fm__vnni_few_fits(const fm__linear_args *args) {
                FM__LINEAR_SCRATCH;
 }
 
+/* Fetches where the next task begins. Gives the panel to fetch beside the last one: the next
+   task's, or that itself, whose lines are at hand, where the next is laid out or read in another
+   way. */
+FM__INLINE const uint8_t *fm__vnni_few_begin(const fm__linear_args *args, const uint8_t *last) {
+    const uint8_t *lines = args->ahead - (args->ahead_backwards ? FM__VNNI_FEW_AHEAD : 0);
+    for (size_t i = FM__VNNI_FEW_AHEAD; i > 0; i -= 64)
+        fm__vnni_few_fetch(lines + i - 64, 64, _MM_HINT_T0);
+    return args->ahead_alike && args->ahead_backwards ? args->ahead - args->layout.stride : last;
+}
+
 FM__INLINE void fm__vnni_few(const fm__shape shape, const fm__linear_args *args) {
     const __m512i table = fm__vnni_table(shape, args->type);
     const size_t segments = fm__vnni_few_segments(args);
@@ -370,13 +380,10 @@ FM__INLINE void fm__vnni_few(const fm__shape shape, const fm__linear_args *args)
                           sides + (t * segments + s) * FM__VNNI_SIDE);
     for (uint32_t panel = fm__avx512_panel_end(args); panel-- > args->panel_begin;) {
         const uint8_t *at = args->panels + (size_t)panel * args->layout.stride, *next = at;
-        if (panel > args->panel_begin) {
+        if (panel > args->panel_begin)
             next -= args->layout.stride;
-        } else if (args->ahead != NULL) {
-            next = args->ahead;
-            for (size_t i = 64; i <= FM__VNNI_FEW_AHEAD && i <= args->layout.stride; i += 64)
-                fm__vnni_few_fetch(next + args->layout.stride - i, 64, _MM_HINT_T0);
-        }
+        else if (args->ahead != NULL)
+            next = fm__vnni_few_begin(args, at);
         fm__vnni_few_panel(shape, args, panel, next - at, &scratch, table);
     }
 }

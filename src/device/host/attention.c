@@ -82,6 +82,19 @@ fm_status fm__host_scratch_reserve(fm__device *device, uint64_t bytes, fm_error 
     return status;
 }
 
+fm__held fm__host_held(fm__device *device) {
+    fm__host *host = (fm__host *)device;
+    fm__held held = {0};
+    pthread_mutex_lock(&host->parts_lock);
+    for (const fm__host_parts *parts = host->parts; parts != NULL; parts = parts->older) {
+        uint64_t bytes = bytes_of(host, parts->floats);
+        held.scratch += bytes;
+        held.largest = fm__max_size(held.largest, bytes);
+    }
+    pthread_mutex_unlock(&host->parts_lock);
+    return held;
+}
+
 fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
                                  uint32_t n_range, const fm__host_parts **out, fm_error *error) {
     size_t floats = 0;

@@ -184,6 +184,7 @@ static const fm__device_vtable VTABLE = {
     .op_kernel = fm__host_op_kernel,
     .scratch_bytes = fm__host_scratch_bytes,
     .scratch_reserve = fm__host_scratch_reserve,
+    .held = fm__host_held,
     .record = fm__host_record,
     .recording_destroy = fm__host_recording_destroy,
     .submit = fm__host_submit,

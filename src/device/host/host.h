@@ -195,6 +195,7 @@ void fm__host_linear_glu(const fm__host_work *work);
 void fm__host_attention(const fm__host_work *work);
 uint64_t fm__host_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
 fm_status fm__host_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
+fm__held fm__host_held(fm__device *device);
 /* Memory for the parts of one row at least, for the ranges' attention. NULL: nothing needs any. */
 fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
                                  uint32_t n_range, const fm__host_parts **out, fm_error *error);
@@ -212,6 +213,17 @@ typedef struct fm__host_cut {
 typedef struct fm__host_turn {
     uint32_t begin, count;
 } fm__host_turn;
+
+/* Where a thread reads panels next. */
+typedef struct fm__host_ahead {
+    const uint8_t *at; /* as fm__linear_args.ahead */
+    const fm__weight *weight;
+    bool backwards;
+} fm__host_ahead;
+
+/* Where a kernel begins with panels [begin, end) of a weight, given few tokens. Pure. */
+fm__host_ahead fm__host_reading_begins(const fm__weight *weight, const fm__linear_kernel *kernel,
+                                       uint32_t begin, uint32_t end);
 
 /* Turn i: those below `threads` belong to a thread each, the later ones to whoever takes them. */
 fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t threads, uint32_t i);

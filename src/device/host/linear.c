@@ -78,23 +78,32 @@ typedef struct task {
     uint32_t panel_begin, panel_end;
     uint32_t row_begin, row_end;
     uint32_t column, columns; /* the first, and how many */
-    const uint8_t *ahead;     /* the panel that this thread reads next; NULL: not known */
+    fm__host_ahead ahead;     /* of this thread, behind the task */
 } task;
 
 /* A step's product, cut. */
 typedef struct product {
     const fm__weight *weight; /* the first */
+    const fm__linear_kernel *kernel;
     fm__host_rows rows;
     uint32_t first, last; /* panels */
     fm__host_cut cut;     /* n_panel_task 0: nothing to do */
 } product;
 
+static const fm__weight *weight_of(const fm__host_work *work, int which) {
+    return work->tape->weights[work->step->op->weight[which]];
+}
+
+static const fm__linear_kernel *kernel_of(const fm__host_work *work, const fm__weight *weight) {
+    return &work->kernels->linear[fm__type_index(weight->type)][work->step->op->fast];
+}
+
 static product product_of(const fm__host_work *work) {
-    const fm__op *op = work->step->op;
-    const fm__weight *weight = work->tape->weights[op->weight[0]];
-    const fm__linear_kernel *kernel =
-        &work->kernels->linear[fm__type_index(weight->type)][op->fast];
-    product p = {.weight = weight, .rows = fm__host_step_rows(work), .last = weight->panels};
+    const fm__weight *weight = weight_of(work, 0);
+    product p = {.weight = weight,
+                 .kernel = kernel_of(work, weight),
+                 .rows = fm__host_step_rows(work),
+                 .last = weight->panels};
     if (work->step->axis == FM__AXIS_CHANNELS) {
         p.first = work->step->begin / FM__PANEL_ROWS;
         p.last = divide_up(work->step->end, FM__PANEL_ROWS);
@@ -102,7 +111,7 @@ static product product_of(const fm__host_work *work) {
     if (p.rows.begin != p.rows.end)
         p.cut =
             fm__host_cut_product(p.last - p.first, p.rows.end - p.rows.begin, weight->layout.stride,
-                                 kernel->tokens, kernel->panels, work->threads);
+                                 p.kernel->tokens, p.kernel->panels, work->threads);
     return p;
 }
 
@@ -121,22 +130,30 @@ static task task_of(const product *p, fm__host_turn turn) {
     return t;
 }
 
-/* The panel that a task reads first: kernels for few rows go from the last one to the first. */
-static const uint8_t *panel_of(const product *p, fm__host_turn turn) {
+fm__host_ahead fm__host_reading_begins(const fm__weight *weight, const fm__linear_kernel *kernel,
+                                       uint32_t begin, uint32_t end) {
+    const uint32_t from = kernel->backwards ? end : begin;
+    return (fm__host_ahead){.at = weight->host + from * weight->layout.stride,
+                            .weight = weight,
+                            .backwards = kernel->backwards};
+}
+
+/* Where a turn begins to read. */
+static fm__host_ahead begin_of(const product *p, fm__host_turn turn) {
     const task t = task_of(p, turn);
-    return p->weight->host + (t.panel_end - 1) * p->weight->layout.stride;
+    return fm__host_reading_begins(p->weight, p->kernel, t.panel_begin, t.panel_end);
 }
 
 /* That of the thread's first task of the product that follows this one: known, because the first
    `threads` turns of a product are not handed out but belong to a thread each. */
-static const uint8_t *next_product(const fm__host_work *work) {
+static fm__host_ahead next_product(const fm__host_work *work) {
     if (work->step->next_product == 0)
-        return NULL;
+        return (fm__host_ahead){0};
     fm__host_work then = *work;
     then.step = work->step + work->step->next_product;
     const product p = product_of(&then);
     const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
-    return turn.count > 0 ? panel_of(&p, turn) : NULL;
+    return turn.count > 0 ? begin_of(&p, turn) : (fm__host_ahead){0};
 }
 
 /* Calls run(work, task) for the tasks that this thread takes. With few rows, weights come from
@@ -151,17 +168,23 @@ static void for_tasks(const fm__host_work *work,
         const fm__host_turn then =
             fm__host_cut_turn(&p.cut, work->threads, work->threads + fm__host_take(work));
         task t = task_of(&p, turn);
-        t.ahead = !few ? NULL : then.count > 0 ? panel_of(&p, then) : next_product(work);
+        t.ahead = (fm__host_ahead){0};
+        if (few)
+            t.ahead = then.count > 0 ? begin_of(&p, then) : next_product(work);
         run(work, &t);
         turn = then;
     }
 }
 
+static bool laid_out_alike(const fm__weight *a, const fm__weight *b) {
+    return a->type == b->type && a->k == b->k;
+}
+
 /* The task's part of in[0] . weight[which]^T to out (rows x columns, `stride` floats a row). */
-static void multiply(const fm__host_work *work, const task *t, int which, const uint8_t *ahead,
+static void multiply(const fm__host_work *work, const task *t, int which, fm__host_ahead ahead,
                      float *out, size_t stride) {
     const fm__op *op = work->step->op;
-    const fm__weight *weight = work->tape->weights[op->weight[which]];
+    const fm__weight *weight = weight_of(work, which);
     const fm__linear_args args = {
         .type = weight->type,
         .layout = weight->layout,
@@ -176,9 +199,11 @@ static void multiply(const fm__host_work *work, const task *t, int which, const 
         .out = out,
         .out_stride = stride,
         .scratch = work->scratch,
-        .ahead = ahead,
+        .ahead = ahead.at,
+        .ahead_backwards = ahead.backwards,
+        .ahead_alike = ahead.at != NULL && laid_out_alike(ahead.weight, weight),
     };
-    work->kernels->linear[fm__type_index(weight->type)][op->fast].fn(&args);
+    kernel_of(work, weight)->fn(&args);
 }
 
 static float *tile(const fm__host_work *work, int which) {
@@ -213,9 +238,12 @@ static void linear_task(const fm__host_work *work, const task *t) {
 static void glu_task(const fm__host_work *work, const task *t) {
     const fm__op *op = work->step->op;
     float *gate = tile(work, 0), *up = tile(work, 1); /* (rows, columns) */
-    const fm__weight *second = work->tape->weights[op->weight[1]];
-    const uint8_t *beside = second->host + (t->panel_end - 1) * second->layout.stride;
-    multiply(work, t, 0, t->ahead != NULL ? beside : NULL, gate, t->columns);
+    const fm__weight *second = weight_of(work, 1);
+    fm__host_ahead beside = {0};
+    if (t->ahead.at != NULL)
+        beside =
+            fm__host_reading_begins(second, kernel_of(work, second), t->panel_begin, t->panel_end);
+    multiply(work, t, 0, beside, gate, t->columns);
     multiply(work, t, 1, t->ahead, up, t->columns);
     for (uint32_t r = t->row_begin; r < t->row_end; r++) {
         size_t at = (size_t)(r - t->row_begin) * t->columns;

@@ -218,6 +218,8 @@ bool fm__vulkan_ended(fm__vulkan *gpu, uint64_t ticket);
 bool fm__vulkan_wait(fm__vulkan *gpu, uint64_t ticket);
 /* The same for copy number `copy` of the ring. */
 bool fm__vulkan_wait_copy(fm__vulkan *gpu, uint64_t copy);
+/* The ring's copies that have ended; 0 after a loss that the driver noticed. Waits for nothing. */
+uint64_t fm__vulkan_copies_ended(fm__vulkan *gpu);
 /* The same as the first, for a moment at most: for what ends with a signal that was already seen.
  */
 bool fm__vulkan_ended_soon(fm__vulkan *gpu, uint64_t ticket);
@@ -288,23 +290,27 @@ fm_status fm__vulkan_run_finish(fm__device *device, const fm__tape *tape, const 
 
 /* ---- stream.c: weights in host memory, on their way through a ring ---- */
 
-enum { FM__VULKAN_TURNS = 2 };
+enum {
+    FM__VULKAN_TURNS = 2,                  /* each writes timestamps of its own */
+    FM__VULKAN_UNTIMED = FM__VULKAN_TURNS, /* writes none */
+};
 
 /* Panels that one copy brings, for a product or for several that follow each other. */
 typedef struct fm__vulkan_part {
-    /* Two for the same copy, used by turns: each writes timestamps of its own, so the copy for the
-       next replay leaves those of this one as they are. Without timestamps the first alone. */
-    VkCommandBuffer commands[FM__VULKAN_TURNS];
+    /* The same copy, by turns: so the copy for the next replay leaves the timestamps of this one as
+       they are. UNTIMED where the turn's are not free, or the queue keeps no time at all (then that
+       is the only one). */
+    VkCommandBuffer commands[FM__VULKAN_TURNS + 1];
     uint64_t copies[FM__VULKAN_TURNS]; /* number of the copy that each was last handed over for */
     uint64_t at, bytes;                /* of the ring */
     uint64_t payload; /* bytes that are copied; the rest of `bytes` lies between matrices */
     uint64_t copy;    /* number of the copy that was handed over last; 0: none */
     uint32_t turn;    /* whose that was */
     uint64_t copy_ns; /* when */
-    /* The copy that the last batch reads, whether it was the first to do so, and when that copy
-       was handed over. */
+    /* The copy that the last batch reads, whether it was the first to do so, when that copy was
+       handed over, and whether it wrote timestamps. */
     uint64_t read, read_ns;
-    bool fresh;
+    bool fresh, timed;
 } fm__vulkan_part;
 
 /* Who uses a cell of the ring, for whoever overwrites it. */
@@ -401,6 +407,7 @@ fm__span fm__vulkan_recording_span(fm__recording *recording);
 uint32_t fm__vulkan_recording_work(fm__recording *recording, fm__work *work, uint32_t room);
 uint64_t fm__vulkan_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
 fm_status fm__vulkan_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
+fm__held fm__vulkan_held(fm__device *device);
 VkResult fm__vulkan_queries_create(fm__vulkan *gpu, uint32_t n, VkQueryPool *out);
 
 /* ---- vulkan.c ---- */

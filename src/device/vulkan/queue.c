@@ -133,6 +133,10 @@ bool fm__vulkan_wait_copy(fm__vulkan *gpu, uint64_t copy) {
     return !driver_lost(gpu);
 }
 
+uint64_t fm__vulkan_copies_ended(fm__vulkan *gpu) {
+    return value_of(gpu, gpu->core->ring.copied);
+}
+
 /* ---- the device's own commands ---- */
 
 fm_status fm__vulkan_submit_own(fm__vulkan *gpu, VkCommandBuffer commands, uint64_t *ticket,

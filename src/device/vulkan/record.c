@@ -174,6 +174,18 @@ fm_status fm__vulkan_scratch_reserve(fm__device *device, uint64_t bytes, fm_erro
     return status;
 }
 
+fm__held fm__vulkan_held(fm__device *device) {
+    fm__vulkan_core *core = ((fm__vulkan *)device)->core;
+    fm__held held = {0};
+    pthread_mutex_lock(&core->record_lock);
+    if (core->temporary != NULL) /* older ones go with the recordings that use them */
+        held.scratch = held.largest = core->temporary->buffer->base.bytes;
+    if (core->ring.buffer != NULL)
+        held.ring = core->ring.buffer->base.bytes;
+    pthread_mutex_unlock(&core->record_lock);
+    return held;
+}
+
 /* ---- weights ---- */
 
 fm_status fm__vulkan_weight_source(fm__vulkan_recorder *recorder, const fm__weight *weight,
@@ -503,7 +515,7 @@ static uint32_t add_work(fm__work *work, uint32_t n, uint32_t room, fm__work wha
     return n + 1;
 }
 
-/* What each command buffer computed; and where copies keep no time, what is known of them. */
+/* What each command buffer computed; and where its copy kept no time, what is known of that. */
 static uint32_t add_computing(fm__vulkan *gpu, const fm__vulkan_recording *r, fm__work *work,
                               uint32_t room) {
     uint32_t n = 0;
@@ -512,12 +524,21 @@ static uint32_t add_computing(fm__vulkan *gpu, const fm__vulkan_recording *r, fm
     for (uint32_t i = 0; i < r->n_commands; i++) {
         fm__span span = span_of(gpu, r, i, gpu->core->clock.mask);
         n = add_work(work, n, room, (fm__work){.span = span});
-        if (i >= r->n_part || r->copy_queries != VK_NULL_HANDLE || !r->parts[i].fresh)
+        if (i >= r->n_part || r->parts[i].timed || !r->parts[i].fresh)
             continue;
         span = (fm__span){r->parts[i].read_ns, span.begin_ns};
         n = add_work(work, n, room, (fm__work){.span = span, .copy = true, .observed = true});
     }
     return n;
+}
+
+/* One that has begun and is under way has no end yet. */
+static fm__span copy_span(fm__vulkan *gpu, const fm__vulkan_recording *r, uint32_t i) {
+    const uint64_t *ticks = r->ticks + 4 * (size_t)i;
+    uint64_t mask = gpu->core->clock.copy_mask;
+    if (ticks[1] != 0 && ticks[3] == 0)
+        return (fm__span){fm__vulkan_clock_ns(gpu, ticks[0], mask), UINT64_MAX};
+    return span_of(gpu, r, i, mask);
 }
 
 static uint32_t add_copies(fm__vulkan *gpu, const fm__vulkan_recording *r, fm__work *work,
@@ -527,7 +548,7 @@ static uint32_t add_copies(fm__vulkan *gpu, const fm__vulkan_recording *r, fm__w
         return n;
     for (uint32_t i = 0; i < FM__VULKAN_TURNS * r->n_part; i++) {
         const fm__vulkan_part *part = &r->parts[i / FM__VULKAN_TURNS];
-        fm__work what = {.span = span_of(gpu, r, i, gpu->core->clock.copy_mask), .copy = true};
+        fm__work what = {.span = copy_span(gpu, r, i), .copy = true};
         if (part->copies[i % FM__VULKAN_TURNS] != 0)
             n = add_work(work, n, room, what);
     }
@@ -538,7 +559,7 @@ uint32_t fm__vulkan_recording_work(fm__recording *recording, fm__work *work, uin
     fm__vulkan_recording *r = (fm__vulkan_recording *)recording;
     fm__vulkan *gpu = (fm__vulkan *)recording->device;
     if (work == NULL)
-        return r->n_commands + FM__VULKAN_TURNS * r->n_part;
+        return r->n_commands + (FM__VULKAN_TURNS + 1) * r->n_part;
     if (!has_run(gpu, r))
         return 0;
     fm__vulkan_clock_refresh(gpu);

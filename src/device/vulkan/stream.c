@@ -290,7 +290,7 @@ static void copy_use(const cutter *c, const fm__vulkan_part *part, VkCommandBuff
 
 /* Semaphores order the copy among what reads and writes the ring: no barrier is needed. It may be
    handed over for the next replay while it is still on its way for this one, by turns where it
-   writes timestamps, which the host resets before. */
+   writes timestamps, which the host resets before. turn: may be UNTIMED. */
 static VkResult record_turn(const cutter *c, const fm__vulkan_recording *recording, uint32_t index,
                             uint32_t turn) {
     const fm__vulkan_api *vk = &c->gpu->core->vk;
@@ -302,13 +302,13 @@ static VkResult record_turn(const cutter *c, const fm__vulkan_recording *recordi
     VkResult result = vk->BeginCommandBuffer(commands, &begin);
     if (result != VK_SUCCESS)
         return result;
-    if (recording->copy_queries != VK_NULL_HANDLE)
+    if (turn != FM__VULKAN_UNTIMED)
         vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT,
                               recording->copy_queries, query);
     for (uint32_t i = 0; i < c->uses->n; i++)
         if (c->uses->uses[i].part == index)
             copy_use(c, part, commands, &c->uses->uses[i]);
-    if (recording->copy_queries != VK_NULL_HANDLE)
+    if (turn != FM__VULKAN_UNTIMED)
         vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT,
                               recording->copy_queries, query + 1);
     return vk->EndCommandBuffer(commands);
@@ -326,23 +326,29 @@ static uint64_t payload_of(const cutter *c, uint32_t index) {
     return bytes;
 }
 
+/* Of a part's commands those before it are not made. */
+static uint32_t first_turn(const fm__vulkan_recording *recording) {
+    return recording->copy_queries != VK_NULL_HANDLE ? 0 : FM__VULKAN_UNTIMED;
+}
+
 static fm_status record_part(const cutter *c, const fm__vulkan_recording *recording, uint32_t index,
                              fm_error *error) {
     const fm__vulkan_api *vk = &c->gpu->core->vk;
     fm__vulkan_part *part = &recording->parts[index];
-    uint32_t turns = recording->copy_queries != VK_NULL_HANDLE ? FM__VULKAN_TURNS : 1;
+    uint32_t first = first_turn(recording);
     const VkCommandBufferAllocateInfo info = {.sType =
                                                   VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                               .commandPool = c->gpu->core->ring.pool,
                                               .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                              .commandBufferCount = turns};
+                                              .commandBufferCount = FM__VULKAN_TURNS + 1 - first};
     part->payload = payload_of(c, index);
-    VkResult result = vk->AllocateCommandBuffers(c->gpu->core->device, &info, part->commands);
+    VkResult result =
+        vk->AllocateCommandBuffers(c->gpu->core->device, &info, part->commands + first);
     if (result != VK_SUCCESS) {
-        part->commands[0] = NULL;
+        part->commands[FM__VULKAN_UNTIMED] = NULL;
         return fm__vulkan_failed(c->gpu, result, "vkAllocateCommandBuffers", error);
     }
-    for (uint32_t turn = 0; turn < turns && result == VK_SUCCESS; turn++)
+    for (uint32_t turn = first; turn <= FM__VULKAN_UNTIMED && result == VK_SUCCESS; turn++)
         result = record_turn(c, recording, index, turn);
     return result == VK_SUCCESS
                ? FM_OK
@@ -377,11 +383,12 @@ fm_status fm__vulkan_stream_plan(fm__vulkan *gpu, const fm__tape *tape, const fm
 
 void fm__vulkan_stream_free(fm__vulkan *gpu, fm__vulkan_recording *recording) {
     const fm__vulkan_api *vk = &gpu->core->vk;
+    uint32_t first = first_turn(recording);
     for (uint32_t i = 0; i < recording->n_part; i++)
-        if (recording->parts[i].commands[0] != NULL)
+        if (recording->parts[i].commands[FM__VULKAN_UNTIMED] != NULL)
             vk->FreeCommandBuffers(gpu->core->device, gpu->core->ring.pool,
-                                   recording->parts[i].commands[1] != NULL ? 2 : 1,
-                                   recording->parts[i].commands);
+                                   FM__VULKAN_TURNS + 1 - first,
+                                   recording->parts[i].commands + first);
     vk->DestroyQueryPool(gpu->core->device, recording->copy_queries, NULL);
     fm__free(recording->parts);
 }

@@ -149,6 +149,7 @@ static void note_reader(fm__vulkan_ring *ring, fm__vulkan_part *part, uint64_t r
     part->fresh = part->read != part->copy;
     part->read = part->copy;
     part->read_ns = part->copy_ns;
+    part->timed = part->turn != FM__VULKAN_UNTIMED;
 }
 
 /* Batches first .. first + n - 1 of the room are under way; the first counts as number `ticket`. */
@@ -239,17 +240,20 @@ static bool overlaps_room(const fm__vulkan_batch *room, uint32_t n, const fm__vu
     return false;
 }
 
-/* The turn whose timestamps may be overwritten. Its copy ended with a replay that did, unless the
-   ring was so full of copies for others that nobody has read it: then it is waited for. */
+/* The turn whose timestamps may be overwritten, the one used longest ago. Its copy ended with a
+   replay that did, unless the ring was so full of copies for others that nobody has read it: then
+   this copy gets no time, as a submission waits for none. */
 static uint32_t begin_turn(handover *h, const fm__vulkan_part *part) {
     fm__vulkan_ring *ring = &h->gpu->core->ring;
     const fm__vulkan_recording *recording = recording_of(h, h->segment);
     if (recording->copy_queries == VK_NULL_HANDLE)
-        return 0;
-    uint32_t turn = (part->turn + 1) % FM__VULKAN_TURNS;
+        return FM__VULKAN_UNTIMED;
+    uint32_t turn = part->copies[1] < part->copies[0];
     uint32_t index = (uint32_t)(part - recording->parts);
-    if (part->copies[turn] > ring->seen && fm__vulkan_wait_copy(h->gpu, part->copies[turn]))
-        ring->seen = part->copies[turn];
+    if (part->copies[turn] > ring->seen)
+        ring->seen = fm__vulkan_copies_ended(h->gpu);
+    if (part->copies[turn] > ring->seen)
+        return FM__VULKAN_UNTIMED;
     h->gpu->core->vk.ResetQueryPool(h->gpu->core->device, recording->copy_queries,
                                     2 * (FM__VULKAN_TURNS * index + turn), 2);
     return turn;
@@ -266,7 +270,8 @@ static void add_copy(handover *h, uint32_t i, fm__vulkan_part *part, uint64_t ba
         add_wait(room, i, ring->copied, copy);
     add_signal(room, i, ring->copied, ring->n_copy + i + 1);
     part->turn = begin_turn(h, part);
-    part->copies[part->turn] = 0;
+    if (part->turn != FM__VULKAN_UNTIMED)
+        part->copies[part->turn] = 0;
     close_batch(room, i, &part->commands[part->turn]);
     room->parts[i] = part;
     room->recordings[i] = recording_of(h, h->segment);
@@ -287,7 +292,8 @@ static VkResult flush_copies(handover *h, uint32_t n, uint64_t reader) {
     for (uint32_t i = 0; i < n; i++) {
         fm__vulkan_part *part = room->parts[i];
         part->copy = room->recordings[i]->copy = ++ring->n_copy;
-        part->copies[part->turn] = part->copy;
+        if (part->turn != FM__VULKAN_UNTIMED)
+            part->copies[part->turn] = part->copy;
         part->copy_ns = now;
         for (uint64_t c = part->at / FM__VULKAN_CELL; c <= last_cell(part); c++)
             ring->cells[c] = (fm__vulkan_cell){.copy = part->copy, .reader = reader};

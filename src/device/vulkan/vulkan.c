@@ -254,6 +254,7 @@ static const fm__device_vtable VTABLE = {
     .recording_work = fm__vulkan_recording_work,
     .scratch_bytes = fm__vulkan_scratch_bytes,
     .scratch_reserve = fm__vulkan_scratch_reserve,
+    .held = fm__vulkan_held,
     .run_finish = fm__vulkan_run_finish,
     .is_lost = fm__vulkan_is_lost,
     .timeline_attach = fm__vulkan_timeline_attach,

@@ -24,7 +24,7 @@ layout(constant_id = 4) const uint VALUE_DIM = 64;
 layout(constant_id = 5) const uint SHARED = 1;
 layout(constant_id = 6) const uint QUERIES = 16; // 4, 8 or 16
 layout(constant_id = 7) const uint ROWS = 4;     // queries whose outputs one lane sums: a multiple of 4
-layout(constant_id = 8) const uint DIMS = 1;     // and dims: 1 or 2
+layout(constant_id = 8) const uint DIMS = 1;     // and dims
 layout(constant_id = 9) const uint SPLIT = 0;
 layout(constant_id = 10) const uint DEPTH = 8; // keys' or values' loads that a lane has in flight
 
