@@ -378,6 +378,8 @@ void cli_print_gate(const fm_engine *engine) {
     fm_gate_info gate;
     char calls[160];
     fm_engine_gate_info(engine, &gate);
+    if ((gate.arms & (gate.arms - 1)) == 0)
+        return; /* one way to run: there was nothing to choose */
     calls_text(&gate, calls, sizeof calls);
     fprintf(stderr, "arms       prefill %s, decode %s; runs: %s\n",
             fm_arm_name(gate.active_prefill), fm_arm_name(gate.active_decode),

@@ -210,6 +210,8 @@ typedef struct fm_gate_info {
     uint64_t calls, probes, switches, forbidden;
     double spent_ms, lost_ms; /* of all calls; in probes, against the arm that was active */
     uint64_t calls_of[5];     /* by fm_arm */
+    uint32_t arms;            /* bit a: the engine has fm_arm a */
+    /* Of the widest tape that ran (none did: that there is), and of the one for decoding. */
     fm_arm active_prefill, active_decode;
     int calibrated; /* 1: a saved calibration of this machine and model is in use */
     double calibration_age_s;

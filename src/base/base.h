@@ -292,11 +292,14 @@ void fm__cpu_feature_text(uint32_t features, char *out, size_t capacity);
 typedef struct fm__mapping {
     const uint8_t *data;
     size_t bytes;
+    uint64_t device, inode; /* of the file */
 } fm__mapping;
 
 fm_status fm__mapping_open(fm__mapping *out, const char *path,
                            fm_error *error); /* an empty file: data NULL */
 void fm__mapping_close(fm__mapping *mapping);
+/* Whether what lies at path is the mapped file. */
+bool fm__mapping_is_of(const fm__mapping *mapping, const char *path);
 /* Tells the system that a range will be read soon, or no more (both are hints). */
 void fm__mapping_will_need(const fm__mapping *mapping, size_t offset, size_t bytes);
 void fm__mapping_done_with(const fm__mapping *mapping, size_t offset, size_t bytes);

@@ -64,10 +64,16 @@ fm_status fm__mapping_open(fm__mapping *out, const char *path, fm_error *error) 
         if (data == MAP_FAILED)
             status = io_error(error, path, "cannot be mapped", errno);
         else
-            *out = (fm__mapping){data, (size_t)info.st_size};
+            *out = (fm__mapping){data, (size_t)info.st_size, info.st_dev, info.st_ino};
     }
     close(fd);
     return status;
+}
+
+bool fm__mapping_is_of(const fm__mapping *mapping, const char *path) {
+    struct stat info;
+    return mapping->data && stat(path, &info) == 0 && info.st_dev == mapping->device &&
+           info.st_ino == mapping->inode;
 }
 
 void fm__mapping_close(fm__mapping *mapping) {

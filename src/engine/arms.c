@@ -82,6 +82,9 @@ fm_status fm__arms_check(const fm_engine *engine, fm_arm arm, fm_error *error) {
     if (arm == FM_ARM_SPLIT && engine->n_unit > 1)
         return fm__error(error, FM_ERROR_ARGUMENT, "arm",
                          "split needs a share: give one, or find one with `fusionml calibrate`");
+    if (arm == FM_ARM_SPLIT)
+        return fm__error(error, FM_ERROR_ARGUMENT, "arm",
+                         "there is no arm split, and no share, with one unit");
     char have[64] = "";
     for (uint32_t a = FM_ARM_CPU; a < FM__ARM_COUNT; a++) {
         size_t end = strlen(have);
@@ -89,8 +92,8 @@ fm_status fm__arms_check(const fm_engine *engine, fm_arm arm, fm_error *error) {
             snprintf(have + end, sizeof(have) - end, "%s%s", end ? ", " : "",
                      fm_arm_name((fm_arm)a));
     }
-    return fm__error(error, FM_ERROR_ARGUMENT, "arm", "there is no arm %s with these units: %s",
-                     fm_arm_name(arm), have);
+    return fm__error(error, FM_ERROR_ARGUMENT, "arm",
+                     "there is no arm %s with these units; there are: %s", fm_arm_name(arm), have);
 }
 
 /* ---- what an arm means ---- */

@@ -73,6 +73,7 @@ void fm__engine_add_up(fm_engine *engine) {
     n->scratch = fm__engine_largest(engine, false);
     n->output = fm__engine_largest(engine, true);
     n->mirror = discrete ? n->scratch : 0;
+    n->session = fm__session_bytes(engine, engine->context_length);
     n->ring = streams(engine) ? engine->gpu->properties.ring_bytes : 0;
     add_up_kept(engine);
     uint64_t copies = n->vectors + n->copies;
@@ -96,7 +97,8 @@ void fm__engine_add_up(fm_engine *engine) {
 static uint32_t context_that_fits(const fm_engine *engine, uint64_t over) {
     const fm__hparams *h = &engine->model->hparams;
     uint64_t tables = (uint64_t)h->rotary * sizeof(float); /* a position's cosines and sines */
-    uint64_t page = tables * FM__PAGE_TOKENS;
+    uint64_t page =
+        (tables + fm__session_bytes(engine, 1) - fm__session_bytes(engine, 0)) * FM__PAGE_TOKENS;
     for (uint32_t g = 0; g < engine->model->n_group; g++) {
         const fm__cache_group *group = &engine->model->groups[g];
         page += group->head_bytes * group->n_kv_head * group->n_layer;
@@ -148,9 +150,9 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
     uint64_t used = used_by_others(engine), budget = machine->memory_budget;
     uint64_t left = used < budget ? budget - used : 0;
     char parts[240], advice[120];
-    snprintf(parts, sizeof(parts), "weights %.1f, cache %.1f, activations %.1f", mib(n->weights),
-             is_discrete(engine) ? 0.0 : mib(n->cache),
-             mib(n->output + (is_discrete(engine) ? n->mirror : n->scratch)));
+    snprintf(parts, sizeof(parts), "weights %.1f, cache %.1f, activations %.1f, a session %.1f",
+             mib(n->weights), is_discrete(engine) ? 0.0 : mib(n->cache),
+             mib(n->output + (is_discrete(engine) ? n->mirror : n->scratch)), mib(n->session));
     if (!has_own(engine) && n->vectors + n->copies) {
         size_t end = strlen(parts);
         snprintf(parts + end, sizeof(parts) - end, ", copies on %s %.1f",
@@ -164,11 +166,11 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
     if (is_discrete(engine)) /* no part of it depends on the context */
         snprintf(advice, sizeof(advice), "%.1f MiB are too few for this model", mib(left));
     else
-        advise(engine, n->host_alone + fm__engine_further(engine, false) - left, advice,
-               sizeof(advice));
+        advise(engine, n->host_alone + n->session + fm__engine_further(engine, false) - left,
+               advice, sizeof(advice));
     return fm__error(error, FM_ERROR_MEMORY, engine->model->checkpoint->path,
                      "needs %.1f MiB (%s), budget %.1f MiB of which %.1f MiB are in use; %s",
-                     mib(n->host), parts, mib(budget), mib(used), advice);
+                     mib(n->host + n->session), parts, mib(budget), mib(used), advice);
 }
 
 static fm_status over_own(const fm_engine *engine, fm_error *error) {
@@ -234,15 +236,18 @@ fm_status fm__engine_reserve_kept(fm_engine *engine, fm_error *error) {
 
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error) {
     const fm__memory_need *n = &engine->need;
-    if (!fm__machine_reserve(engine->machine, n->host_alone))
+    if (!fm__machine_reserve(engine->machine, n->host_alone + n->session))
         return over_budget(engine, error);
-    engine->reserved = n->host_alone;
+    engine->reserved = n->host_alone + n->session;
     if (n->own_alone > 0) {
         if (!fm__machine_reserve_own(engine->machine, engine->gpu, n->own_alone))
             return over_own(engine, error);
         engine->reserved_own = n->own_alone;
     }
-    return fm__engine_reserve_kept(engine, error);
+    fm_status status = fm__engine_reserve_kept(engine, error);
+    fm__machine_release(engine->machine, n->session); /* which a session counts itself */
+    engine->reserved = n->host_alone;
+    return status;
 }
 
 void fm__engine_settle(fm_engine *engine) {

@@ -234,6 +234,15 @@ static double share_of(const fm_engine *engine, const fm__bucket *bucket) {
     return sum > 0 ? shares[engine->n_unit - 1] / sum : 0;
 }
 
+/* The widest bucket that the gate has been asked about; none: the widest of all. */
+static const fm__bucket *widest_run(const fm_engine *engine) {
+    for (uint32_t b = engine->n_bucket; b-- > 1;)
+        for (int c = 0; c < FM__CACHE_BUCKETS; c++)
+            if (engine->buckets[b].choosers[c].gate.calls > 0)
+                return &engine->buckets[b];
+    return &engine->buckets[engine->n_bucket - 1];
+}
+
 void fm_engine_gate_info(const fm_engine *engine, fm_gate_info *out) {
     *out = (fm_gate_info){0};
     pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&engine->lock);
@@ -251,11 +260,12 @@ void fm_engine_gate_info(const fm_engine *engine, fm_gate_info *out) {
         out->calls_of[arm] = engine->calls_of[arm];
         out->calls += engine->calls_of[arm];
     }
-    const fm__bucket *first = &engine->buckets[0], *last = &engine->buckets[engine->n_bucket - 1];
+    const fm__bucket *first = &engine->buckets[0], *last = widest_run(engine);
     out->active_decode = fm__choose_active(engine, first);
     out->active_prefill = fm__choose_active(engine, last);
     out->share_decode = share_of(engine, first);
     out->share_prefill = share_of(engine, last);
+    out->arms = engine->arms;
     out->calibrated = engine->calibrated;
     out->calibration_age_s = engine->calibration_age_s;
     pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&engine->lock);

@@ -264,6 +264,13 @@ fm_status fm_lab_convert(const char *in, const char *out, const char *type, uint
     fm_status status = fm__checkpoint_open(&checkpoint, in, error);
     if (status != FM_OK)
         return status;
+    for (size_t i = 0; i < checkpoint->n_files; i++) {
+        if (fm__mapping_is_of(&checkpoint->files[i], out)) {
+            status = fm__error(error, FM_ERROR_ARGUMENT, out,
+                               "is what is converted, and would be lost; give another name");
+            goto out_checkpoint;
+        }
+    }
     if (checkpoint->kind == FM__CHECKPOINT_SAFETENSORS) {
         status = fm__tokenizer_from_checkpoint(&tokenizer, checkpoint, error);
         if (status != FM_OK)

@@ -157,9 +157,10 @@ typedef struct fm__memory_need {
     uint64_t ring; /* through which a GPU streams weights, where it does */
     /* What each unit keeps for its recordings, and the most of that for shorter contexts. */
     uint64_t kept[FM__MAX_UNITS], kept_most[FM__MAX_UNITS];
-    uint64_t mirror; /* scratch once more, where the main unit's is not in host memory */
-    uint64_t host;   /* sum against the machine's budget */
-    uint64_t own;    /* sum against a discrete GPU's own memory */
+    uint64_t mirror;  /* scratch once more, where the main unit's is not in host memory */
+    uint64_t session; /* of one, without which an engine is of no use; counted by sessions */
+    uint64_t host;    /* sum against the machine's budget */
+    uint64_t own;     /* sum against a discrete GPU's own memory */
     uint64_t host_alone, own_alone; /* of these, what other engines have no part in */
 } fm__memory_need;
 
@@ -229,6 +230,8 @@ size_t fm__engine_largest(const fm_engine *engine, bool output);
 
 /* Sums engine->need from the sizes and residencies that are known by now. */
 void fm__engine_add_up(fm_engine *engine);
+/* What a session of that context counts against the machine's budget. */
+uint64_t fm__session_bytes(const fm_engine *engine, uint32_t context);
 /* Counts all of it against the machine's budget and the GPU's memory, and has units make what they
    keep. MEMORY: with every part of the sum, and what would fit. */
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error);

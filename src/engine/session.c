@@ -22,6 +22,10 @@ static void release(fm_session *s) {
     fm__free(s);
 }
 
+uint64_t fm__session_bytes(const fm_engine *engine, uint32_t context) {
+    return context * (uint64_t)sizeof(int32_t) + engine->model->hparams.n_vocab * sizeof(float);
+}
+
 fm_status fm_session_create(fm_session **out, fm_engine *engine, const fm_session_options *options,
                             fm_error *error) {
     fm_session_options o = options ? *options : fm_session_options_default();
@@ -33,12 +37,13 @@ fm_status fm_session_create(fm_session **out, fm_engine *engine, const fm_sessio
                          "is %u, the engine's context is %u", context, engine->context_length);
     uint32_t n_table = (context + FM__PAGE_TOKENS - 1) / FM__PAGE_TOKENS;
     size_t logits = engine->model->hparams.n_vocab * sizeof(float);
-    uint64_t bytes = (uint64_t)context * sizeof(int32_t) + logits;
+    uint64_t bytes = fm__session_bytes(engine, context);
     if (!fm__machine_reserve(engine->machine, bytes))
         return fm__error(error, FM_ERROR_MEMORY, "session",
-                         "needs %llu bytes, the memory budget of %.3f GiB is used up",
-                         (unsigned long long)bytes,
-                         (double)engine->machine->memory_budget / 0x1p30);
+                         "needs %.1f MiB, %.1f of the memory budget's %.1f MiB are in use",
+                         (double)bytes / 0x1p20,
+                         (double)fm_machine_memory_used(engine->machine) / 0x1p20,
+                         (double)engine->machine->memory_budget / 0x1p20);
     fm_session *s = fm__alloc_zero(sizeof(*s));
     if (!s) {
         fm__machine_release(engine->machine, bytes);

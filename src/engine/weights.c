@@ -49,7 +49,7 @@ static uint64_t room_for_copies(fm_engine *engine) {
     if (!fm__device_has_own(&engine->gpu->properties)) {
         uint64_t used = fm_machine_memory_used(engine->machine);
         left = engine->machine->memory_budget - fm__min_size(used, engine->machine->memory_budget);
-        need = n->host_alone + fm__engine_further(engine, false);
+        need = n->host_alone + n->session + fm__engine_further(engine, false);
     } else {
         left = fm__machine_own_left(engine->machine, engine->gpu);
         need = n->own_alone + fm__engine_further(engine, true);

@@ -57,7 +57,7 @@ static void of_one_team(void **state) {
     fm_engine *engine = load(machine, &o);
     assert_int_equal(engine->arms, 1u << FM_ARM_CPU);
     assert_int_equal(fm_engine_set_arm(engine, FM_ARM_GPU, &error), FM_ERROR_ARGUMENT);
-    assert_string_equal(error.message, "there is no arm gpu with these units: cpu");
+    assert_string_equal(error.message, "there is no arm gpu with these units; there are: cpu");
     assert_int_equal(fm_engine_set_arm(engine, (fm_arm)17, &error), FM_ERROR_ARGUMENT);
     CHECK_OK(fm_engine_set_arm(engine, FM_ARM_CPU, &error));
     CHECK_OK(fm_engine_set_arm(engine, FM_ARM_AUTO, &error));

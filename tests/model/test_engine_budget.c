@@ -39,6 +39,7 @@ static void parts_of_attention_count(void **state) {
     fm_engine_options o = context(128);
     CHECK_OK(fm_engine_load(&engines[0], machine, model, &o, &error));
     const fm__memory_need need = engines[0]->need;
+    const uint64_t all = need.host + need.session;
     fm_engine_get_info(engines[0], &info);
     assert_true(need.kept[0] >= 1 << 20 && info.kept_bytes == need.kept[0]);
     assert_int_equal(need.host, need.host_alone + need.kept[0]);
@@ -52,22 +53,26 @@ static void parts_of_attention_count(void **state) {
     assert_int_equal(fm__device_held(machine->host).scratch, need.kept[0]);
     assert_int_equal(fm_machine_memory_used(machine), need.kept[0]);
     /* The next one is not told of memory that is not there, nor is it counted twice. */
-    machine->memory_budget = need.host - 1;
+    machine->memory_budget = all - 1;
     assert_int_equal(fm_engine_load(&engines[0], machine, model, &o, &error), FM_ERROR_MEMORY);
     assert_int_equal(fm_machine_memory_used(machine), need.kept[0]);
-    machine->memory_budget = need.host;
+    machine->memory_budget = all;
     CHECK_OK(fm_engine_load(&engines[0], machine, model, &o, &error));
     assert_int_equal(fm_machine_memory_used(machine), need.host);
     fm_engine_destroy(&engines[0]);
     fm_machine_destroy(&machine);
 
     /* A byte less than all of it is too little, all of it is enough. */
-    machine = team_of_two(need.host - 1);
+    machine = team_of_two(all - 1);
     assert_int_equal(fm_engine_load(&engines[0], machine, model, &o, &error), FM_ERROR_MEMORY);
     assert_non_null(strstr(error.message, "kept by units"));
     assert_int_equal(fm_machine_memory_used(machine), 0); /* none of it was made */
-    machine->memory_budget = need.host;
+    machine->memory_budget = all;
     CHECK_OK(fm_engine_load(&engines[0], machine, model, &o, &error));
+    fm_session *session = NULL; /* for which there was to be room */
+    CHECK_OK(fm_session_create(&session, engines[0], NULL, &error));
+    assert_int_equal(fm_machine_memory_used(machine), all);
+    fm_session_destroy(&session);
     fm_engine_destroy(&engines[0]);
     fm_machine_destroy(&machine);
 }
