@@ -4,6 +4,8 @@
 
 #include "model_test.h"
 
+#include <unistd.h>
+
 /* What a test of several units runs on. */
 typedef enum test_units {
     TEST_HOST,            /* one team */
@@ -17,6 +19,15 @@ typedef enum test_units {
 static const char *const test_units_names[TEST_UNITS] = {
     "host", "two host teams", "a discrete team and a host", "vulkan and host",
     "vulkan as discrete and host"};
+
+/* A group's set-up: a tiny q8_0 model in a new file, whose name mkstemp() makes of `path`. */
+static inline int test_make_tiny(char *path) {
+    fm_error error = {0};
+    int file = mkstemp(path);
+    if (file >= 0)
+        close(file);
+    return file >= 0 && fm_lab_synth(path, "tiny", "q8_0", 1, NULL, NULL, &error) == FM_OK ? 0 : -1;
+}
 
 static inline fm_machine *test_discrete_machine(uint64_t budget) {
     fm_error error = {0};

@@ -173,12 +173,7 @@ static void less_is_kept_than_was_meant(void **state) {
 
 static int make_model(void **state) {
     (void)state;
-    fm_error error = {0};
-    int file = mkstemp(model);
-    if (file >= 0)
-        close(file);
-    return file >= 0 && fm_lab_synth(model, "tiny", "q8_0", 1, NULL, NULL, &error) == FM_OK ? 0
-                                                                                            : -1;
+    return test_make_tiny(model);
 }
 
 static int remove_model(void **state) {
