@@ -208,6 +208,7 @@ typedef struct model {
     int16_t embed, cos, sin, output_norm, output;
     model_layer layers[MODEL_LAYERS];
     fm__tape *tape;
+    int16_t quantised, act; /* the last tensor that was quantised, + 1, and as what */
 } model;
 
 static inline int16_t model_tensor(model *m, const char *name, fm__act act, uint32_t cols,
@@ -220,11 +221,15 @@ static inline int16_t model_product(model *m, int layer, int16_t in, int16_t wei
     const fm__weight *w = m->f.weights[weight];
     fm__rows rows = m->tape->tensors[in].rows;
     int16_t act = in;
-    if (w->type->act[0] != FM__ACT_F32) {
+    bool there = m->quantised == in + 1 && m->tape->tensors[m->act].act == w->type->act[0];
+    if (there) {
+        act = m->act;
+    } else if (w->type->act[0] != FM__ACT_F32) {
         act = model_tensor(m, "act", w->type->act[0], w->k, rows, FM__SLOT_SCRATCH);
         fm__op *q = fm__tape_op(m->tape, FM__OP_QUANTISE, layer);
         q->in[0] = in;
-        q->out = act;
+        q->out = m->act = act;
+        m->quantised = (int16_t)(in + 1);
     }
     fm__op *op = fm__tape_op(m->tape, up == FM__NONE ? FM__OP_LINEAR : FM__OP_LINEAR_GLU, layer);
     op->in[0] = act;

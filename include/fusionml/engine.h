@@ -56,7 +56,9 @@ typedef int fm_progress_callback(void *user, const char *phase, uint64_t done, u
 typedef enum fm_axis {
     FM_AXIS_CHANNELS = 0, /* products, by output columns */
     FM_AXIS_TOKENS = 1,   /* products, and in shared memory all that the layers do, by rows */
-    FM_AXIS_AUTO = 2,     /* host teams, and many rows: by tokens; else by channels */
+    FM_AXIS_AUTO = 2,     /* host teams, and many rows: by tokens; else by channels, or products
+                             where a calibration says so */
+    FM_AXIS_PRODUCTS = 3, /* each product is one unit's: for weights that are streamed */
 } fm_axis;
 typedef enum fm_deps {
     FM_DEPS_EVENT = 0, /* units wait for each other's results by themselves */
@@ -100,6 +102,9 @@ typedef struct fm_engine_options {
      * pages. */
     uint32_t cache_tokens;
     fm_cache_type cache_type; /* of all sessions; default F16 */
+    /* Outputs of the batches (fm_batch_create()) that are to find room beside the engine: loading
+       looks for it, and names them where the budget is too small. Batches count their own. */
+    uint32_t batch_outputs;
     /* Rows of one tape run: longer batches are run in chunks of at most this; 0: 512. */
     uint32_t chunk_rows;
     fm_progress_callback *progress; /* may be NULL */
@@ -215,7 +220,8 @@ typedef struct fm_gate_info {
     fm_arm active_prefill, active_decode;
     int calibrated; /* 1: a saved calibration of this machine and model is in use */
     double calibration_age_s;
-    double share_prefill, share_decode; /* of the last unit, the widest op's; 0: none */
+    /* The last unit's part of all products' operations, of the same two tapes; 0: none. */
+    double share_prefill, share_decode;
 } fm_gate_info;
 FM_API void fm_engine_gate_info(const fm_engine *engine, fm_gate_info *out);
 

@@ -42,7 +42,7 @@ enum { FM_LAB_POINTS = 64, FM_LAB_PRODUCTS = 16 };
 typedef struct fm_lab_calibration {
     uint32_t n_curve;
     struct fm_lab_curve { /* of a tape for up to `rows` rows */
-        char shape[96];   /* "whole tape" */
+        char shape[96];   /* "whole tape"; "whole tape, whole products": these are dealt out */
         uint32_t rows, n_point;
         double share[FM_LAB_POINTS], ms[FM_LAB_POINTS]; /* one share for all products */
         double best;                                    /* of these */

@@ -278,6 +278,7 @@ enum {
     FM__CPU_DOTPROD = 1u << 8,
     FM__CPU_I8MM = 1u << 9,
     FM__CPU_BF16 = 1u << 10, /* aarch64 BF16 */
+    FM__CPU_AMD = 1u << 11,  /* who made it: no unit, but cores that fetch memory in another way */
 };
 
 uint32_t fm__cpu_features(void); /* computed once, thread-safe */

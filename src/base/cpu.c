@@ -47,18 +47,21 @@ static bool tiles_granted(void) {
 
 static uint32_t detect(void) {
     enum { ymm = 0x6, zmm = 0xe6, tiles = 0x60000 };
+    const uint32_t amd_ebx = 0x68747541, amd_edx = 0x69746e65; /* "Auth" "enti" "cAMD" */
     uint32_t a, b, c, d, found = 0;
+    if (__get_cpuid(0, &a, &b, &c, &d) && b == amd_ebx && d == amd_edx)
+        found |= FM__CPU_AMD;
     if (!__get_cpuid(1, &a, &b, &c, &d))
-        return 0;
+        return found;
     bool fma = c >> 12 & 1, xsave = c >> 27 & 1, avx = c >> 28 & 1, f16c = c >> 29 & 1;
     uint64_t state = xsave ? saved_state() : 0;
     if (!avx || (state & ymm) != ymm || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
-        return 0;
+        return found;
     uint32_t leaves = a, b7 = b, c7 = c, d7 = d, a71 = 0;
     if (leaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         a71 = a;
     if (!((b7 >> 5 & 1) && fma && f16c))
-        return 0;
+        return found;
     found |= FM__CPU_AVX2;
     if (a71 >> 4 & 1)
         found |= FM__CPU_AVX_VNNI;

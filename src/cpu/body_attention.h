@@ -70,11 +70,13 @@ static float hide(float *p, uint32_t first, uint32_t last) {
     const fm__vf nothing = fm__vf_set(-INFINITY);
     fm__vf most[4];
     FM__EACH(4) most[e] = fm__vf_set(p[first]);
-    for (uint32_t at = first / FM__PAGE_TOKENS * FM__PAGE_TOKENS; at <= last; at += FM__PAGE_TOKENS)
+    for (uint32_t at = first / FM__PAGE_TOKENS * FM__PAGE_TOKENS; at <= last;
+         at += FM__PAGE_TOKENS) {
+        const bool whole = at >= first && at + FM__PAGE_TOKENS - 1 <= last;
         FM__EACH(4) {
             const uint32_t begin = at + 16 * (uint32_t)e, end = begin + 15;
             fm__vf x = fm__vf_load(p + begin);
-            if (begin < first || end > last) {
+            if (!whole && (begin < first || end > last)) {
                 x = begin > last || end < first
                         ? nothing
                         : fm__vf_select(visible(begin, first, last), x, nothing);
@@ -82,6 +84,7 @@ static float hide(float *p, uint32_t first, uint32_t last) {
             }
             most[e] = fm__vf_max(x, most[e]);
         }
+    }
     return fm__vf_largest(fm__vf_max(fm__vf_max(most[0], most[1]), fm__vf_max(most[2], most[3])));
 }
 
@@ -98,10 +101,16 @@ FM__INLINE fm__vf probabilities_of(const int n, float *p, fm__vf m, fm__vf sum) 
     return sum;
 }
 
+/* Keys of one block as a tile's queries see them: query t sees first[t]..last[t] (nothing where
+   first > last); all of them see all_first..all_last. */
+struct span {
+    uint32_t first[TILE], last[TILE];
+    uint32_t any_first, any_last, all_first, all_last;
+};
+
 /* Turns the scores of keys first..last (of the block) into p, and those of the others in their
-   pages into 0; gives m and l of the block. */
-static void probabilities(float *p, uint32_t first, uint32_t last, float *m_out, float *l_out) {
-    const float m = hide(p, first, last);
+   pages into 0; their sums by lanes. */
+static fm__vf exponentials(float *p, uint32_t first, uint32_t last, float m) {
     const uint32_t end = (last / FM__PAGE_TOKENS + 1) * FM__PAGE_TOKENS;
     uint32_t at = first / FM__PAGE_TOKENS * FM__PAGE_TOKENS;
     fm__vf sum = fm__vf_zero();
@@ -109,13 +118,23 @@ static void probabilities(float *p, uint32_t first, uint32_t last, float *m_out,
         sum = probabilities_of(FM__VF_CHAINS, p + at, fm__vf_set(m), sum);
     if (FM__VF_CHAINS > 4 && at < end)
         sum = probabilities_of(4, p + at, fm__vf_set(m), sum);
-    *m_out = m;
-    *l_out = fm__vf_tree(sum);
+    return sum;
 }
 
-/* Keys of one block as a tile's queries see them: query t sees first[t]..last[t] (nothing where
-   first > last); all of them see all_first..all_last. */
-struct span {
-    uint32_t first[TILE], last[TILE];
-    uint32_t any_first, any_last, all_first, all_last;
-};
+/* Each query's p, m and l of the block. One step for all queries before the next: the maxima and
+   the sums are chains that wait for themselves. */
+static void probabilities(uint32_t queries, const struct tile *tile, const struct span *span,
+                          float *m, float *l) {
+    fm__vf sum[TILE];
+    for (uint32_t t = 0; t < queries; t++)
+        if (span->first[t] <= span->last[t])
+            m[t] =
+                hide(tile->p + t * tile->p_stride, span->first[t] % BLOCK, span->last[t] % BLOCK);
+    for (uint32_t t = 0; t < queries; t++)
+        if (span->first[t] <= span->last[t])
+            sum[t] = exponentials(tile->p + t * tile->p_stride, span->first[t] % BLOCK,
+                                  span->last[t] % BLOCK, m[t]);
+    for (uint32_t t = 0; t < queries; t++)
+        if (span->first[t] <= span->last[t])
+            l[t] = fm__vf_tree(sum[t]);
+}

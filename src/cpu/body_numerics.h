@@ -29,23 +29,44 @@ FM__INLINE void fm__vf_rcp(const int n, fm__vf *x) {
     FM__EACH(n) x[e] = y[e];
 }
 
+/* Some compilers take the chains one after the other again to need fewer registers: where the
+   processor says so (FM__SIMD_PIN), a step of all of them is done before the next one begins. */
+#ifndef FM__SIMD_PIN
+#define FM__SIMD_PIN(x) ((void)(x))
+#endif
+
 /* p = p * r + c */
 FM__INLINE void fm__vf_horner(const int n, fm__vf *p, const fm__vf *r, float c) {
     FM__EACH(n) p[e] = fm__vf_mul(p[e], r[e]);
+    FM__EACH(n) FM__SIMD_PIN(p[e]);
     FM__EACH(n) p[e] = fm__vf_add(p[e], fm__vf_set(c));
+    FM__EACH(n) FM__SIMD_PIN(p[e]);
 }
 
+#ifndef FM__SIMD_POWERS
+/* Rounds *x, below 2^22, to a whole number; gives 2 to the power of that, of -126..127. */
+FM__INLINE fm__vf fm__vf_power(fm__vf *x) {
+    const fm__vf magic = fm__vf_set(FM__ROUND_MAGIC), sum = fm__vf_add(*x, magic);
+    *x = fm__vf_sub(sum, magic);
+    return fm__vf_bits(fm__vi_add(fm__vi_left(fm__vi_bits(sum), 23), fm__vi_set(0x3F800000u)));
+}
+/* a times what fm__vf_power() gave. */
+FM__INLINE fm__vf fm__vf_times_power(fm__vf a, fm__vf power) {
+    return fm__vf_mul(a, power);
+}
+/* a - n * FM__LN2_HI, n whole: the product is exact, so that fusing is free to do. */
+FM__INLINE fm__vf fm__vf_less_ln2_high(fm__vf a, fm__vf n) {
+    return fm__vf_sub(a, fm__vf_mul(n, fm__vf_set(FM__LN2_HI)));
+}
+#endif
+
 FM__INLINE void fm__vf_exp(const int n, fm__vf *x) {
-    const fm__vf magic = fm__vf_set(FM__ROUND_MAGIC);
     fm__vf whole[FM__VF_CHAINS], power[FM__VF_CHAINS], r[FM__VF_CHAINS], p[FM__VF_CHAINS];
     FM__EACH(n) whole[e] = fm__vf_mul(x[e], fm__vf_set(FM__LOG2E));
-    FM__EACH(n) whole[e] = fm__vf_add(whole[e], magic);
-    FM__EACH(n)
-    power[e] =
-        fm__vf_bits(fm__vi_add(fm__vi_left(fm__vi_bits(whole[e]), 23), fm__vi_set(0x3F800000u)));
-    FM__EACH(n) whole[e] = fm__vf_sub(whole[e], magic);
-    FM__EACH(n) r[e] = fm__vf_sub(x[e], fm__vf_mul(whole[e], fm__vf_set(FM__LN2_HI)));
+    FM__EACH(n) power[e] = fm__vf_power(&whole[e]);
+    FM__EACH(n) r[e] = fm__vf_less_ln2_high(x[e], whole[e]);
     FM__EACH(n) r[e] = fm__vf_sub(r[e], fm__vf_mul(whole[e], fm__vf_set(FM__LN2_LO)));
+    FM__EACH(n) FM__SIMD_PIN(r[e]);
     FM__EACH(n) p[e] = fm__vf_set(FM__EXP_C0);
     fm__vf_horner(n, p, r, FM__EXP_C1);
     fm__vf_horner(n, p, r, FM__EXP_C2);
@@ -53,9 +74,12 @@ FM__INLINE void fm__vf_exp(const int n, fm__vf *x) {
     fm__vf_horner(n, p, r, FM__EXP_C4);
     fm__vf_horner(n, p, r, FM__EXP_C5);
     FM__EACH(n) p[e] = fm__vf_mul(p[e], fm__vf_mul(r[e], r[e]));
+    FM__EACH(n) FM__SIMD_PIN(p[e]);
     FM__EACH(n) p[e] = fm__vf_add(p[e], r[e]);
+    FM__EACH(n) FM__SIMD_PIN(p[e]);
     FM__EACH(n) p[e] = fm__vf_add(p[e], fm__vf_set(1.0f));
-    FM__EACH(n) x[e] = fm__vf_mul(p[e], power[e]);
+    FM__EACH(n) FM__SIMD_PIN(p[e]);
+    FM__EACH(n) x[e] = fm__vf_times_power(p[e], power[e]);
 }
 
 FM__INLINE void fm__vf_exp_softmax(const int n, fm__vf *x) {

@@ -41,16 +41,33 @@ typedef struct fm__linear_args {
        ahead_alike says whether its panels have this layout. */
     const uint8_t *ahead;
     bool ahead_backwards, ahead_alike;
+    bool asks; /* fm__kernels.asks */
+    /* NULL, or what the kernel's shared->prepare() made of a product's tokens: of
+       prepared_tokens, from which this call's begin at prepared_first, a multiple of 16. */
+    uint8_t *prepared;
+    uint32_t prepared_first, prepared_tokens;
 } fm__linear_args;
 
 typedef void fm__linear_fn(const fm__linear_args *args);
+
+/* Tokens of a whole product prepared once for all its tasks, by all threads, where that takes a
+   kernel as long as some panels do. Kernels with the same one read the same form. */
+typedef struct fm__linear_shared {
+    /* of args->prepared, 64-byte aligned; 0: so few tokens are not prepared */
+    size_t (*bytes)(uint32_t tokens, uint32_t k);
+    uint32_t (*units)(uint32_t tokens, uint32_t k); /* pieces of that work */
+    /* Piece `unit` of args->tokens tokens from args->act into args->prepared. Any thread, any
+       order; no scratch. */
+    void (*prepare)(const fm__linear_args *args, uint32_t unit);
+} fm__linear_shared;
 
 typedef struct fm__linear_kernel {
     fm__linear_fn *fn; /* NULL: none */
     const char *name;  /* "fm__linear_q4_k_avx512vnni" */
     uint16_t tokens;   /* MR: tokens of a register tile (hint for splitting by tokens) */
     uint16_t panels;   /* NR: panels a call should at least get */
-    bool backwards; /* few tokens: reads from the end of the last panel to the begin of the first */
+    bool backwards; /* one token: reads from the end of the last panel to the begin of the first */
+    const fm__linear_shared *shared; /* NULL: none */
 } fm__linear_kernel;
 
 /* ---- rows: float pointers need the alignment of a float only ---- */
@@ -117,6 +134,9 @@ typedef void fm__attention_fn(const fm__attention_args *args);
 
 typedef struct fm__kernels {
     const char *rung; /* "ref", "avx2", "avxvnni", "avx512", "amx", "neon" */
+    /* Products of few tokens ask for their panels ahead of time; else they leave that to the
+       processor, which follows a run of loads by itself (lab note 058). */
+    bool asks;
     fm__linear_kernel linear[FM__TYPE_COUNT]
                             [2]; /* [type index][0 exact, 1 fast]; fast NULL where none */
     fm__quantise_fn *quantise[FM__ACT_COUNT];

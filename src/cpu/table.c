@@ -99,6 +99,7 @@ fm_status fm__kernels_get_for(fm__kernels *out, const char *rung, uint32_t featu
         if (step_runs(&ladder[i], features))
             ladder[i].fill(out, features);
     out->rung = ladder[last].name;
+    out->asks = !(features & FM__CPU_AMD);
     return FM_OK;
 }
 

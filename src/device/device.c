@@ -176,8 +176,8 @@ static fm_status check_range(fm__device *device, const fm__tape *tape, const fm_
         return check_channels(place, tape, range, error);
     case FM__AXIS_TOKENS:
         return check_tokens(place, range, error);
-    case FM__AXIS_GROUPS:
-        return fm__error(error, FM_ERROR_UNSUPPORTED, place, "cannot be split by groups");
+    case FM__AXIS_PRODUCTS:
+        return fm__error(error, FM_ERROR_UNSUPPORTED, place, "one product is not many");
     }
     return fm__error(error, FM_ERROR_ARGUMENT, place, "unknown axis %d", (int)range->axis);
 }

@@ -71,12 +71,13 @@ static inline bool fm__device_has_own(const fm__device_properties *properties) {
 
 /* A range of one op on one axis, as the plan gives it. Channels: [begin, end) of N, multiples of
    fm__device_channel_granule() (the last may end at N). Tokens: begin and end are 65536ths of the
-   run's rows, which fm__token_border() resolves at run time (end 0 = all). */
+   run's rows, which fm__token_border() resolves at run time (end 0 = all). PRODUCTS is for whole
+   plans: their ops are WHOLE then. */
 typedef enum fm__axis {
     FM__AXIS_WHOLE,
     FM__AXIS_CHANNELS,
     FM__AXIS_TOKENS,
-    FM__AXIS_GROUPS
+    FM__AXIS_PRODUCTS
 } fm__axis;
 
 /* A discrete device works on its own instance of the scratch slot, units that address host memory

@@ -141,7 +141,8 @@ fm__plan_options fm__arms_options(const fm_engine *engine) {
                                     [FM_DEPS_READY] = FM__DEPS_READY};
     static const fm__axis axes[] = {[FM_AXIS_CHANNELS] = FM__AXIS_CHANNELS,
                                     [FM_AXIS_TOKENS] = FM__AXIS_TOKENS,
-                                    [FM_AXIS_AUTO] = FM__AXIS_WHOLE};
+                                    [FM_AXIS_AUTO] = FM__AXIS_WHOLE,
+                                    [FM_AXIS_PRODUCTS] = FM__AXIS_PRODUCTS};
     const fm_engine_options *o = &engine->options;
     return (fm__plan_options){
         .axis = axes[o->axis],
@@ -166,8 +167,10 @@ static fm__plan_options options_of(const fm_engine *engine, const fm__bucket *bu
         break;
     case FM_ARM_SPLIT:
         fm__arms_shares(engine, options.shares);
-        if (engine->options.split < 0)
+        if (engine->options.split < 0) {
             options.op_shares = (const double(*)[FM__MAX_UNITS])bucket->op_shares;
+            options.axis = bucket->whole_products ? FM__AXIS_PRODUCTS : options.axis;
+        }
         break;
     case FM_ARM_AUTO:
         break;

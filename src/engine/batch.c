@@ -25,24 +25,33 @@ struct fm_batch {
     bool has_run;
 };
 
+/* Floats of one output. */
+static size_t output_stride(const fm_engine *engine) {
+    return fm__max_size(engine->model->hparams.n_vocab, engine->model->hparams.n_embd);
+}
+
+bool fm__batch_bytes(const fm_engine *engine, uint32_t outputs, size_t *bytes) {
+    return fm__mul_size(output_stride(engine) * sizeof(float), outputs, bytes);
+}
+
 fm_status fm_batch_create(fm_batch **out, fm_engine *engine, uint32_t max_rows,
                           uint32_t max_outputs, fm_error *error) {
-    if (!out || !engine || max_rows == 0 || max_rows > (1u << 24) || max_outputs > max_rows)
+    if (!out || !engine || max_rows == 0 || max_rows > FM__MAX_BATCH_ROWS || max_outputs > max_rows)
         return fm__error(error, FM_ERROR_ARGUMENT, "fm_batch_create",
                          "%u rows with %u outputs: rows must be from 1 to 2^24, outputs at most as "
                          "many",
                          max_rows, max_outputs);
-    const fm__hparams *h = &engine->model->hparams;
-    size_t stride = fm__max_size(h->n_vocab, h->n_embd), bytes;
-    if (!fm__mul_size(stride * sizeof(float), max_outputs, &bytes))
+    size_t stride = output_stride(engine), bytes;
+    if (!fm__batch_bytes(engine, max_outputs, &bytes))
         return fm__error(error, FM_ERROR_MEMORY, "batch", "%u outputs of %zu floats", max_outputs,
                          stride);
     if (!fm__machine_reserve(engine->machine, bytes))
         return fm__error(error, FM_ERROR_MEMORY, "batch",
-                         "needs %.3f GiB for outputs, %.3f of %.3f GiB are in use",
-                         (double)bytes / 0x1p30,
-                         (double)fm_machine_memory_used(engine->machine) / 0x1p30,
-                         (double)engine->machine->memory_budget / 0x1p30);
+                         "%u outputs need %.1f MiB, %.1f of the memory budget's %.1f MiB are in "
+                         "use: fewer need less",
+                         max_outputs, (double)bytes / 0x1p20,
+                         (double)fm_machine_memory_used(engine->machine) / 0x1p20,
+                         (double)engine->machine->memory_budget / 0x1p20);
     fm_batch *b = fm__alloc_zero(sizeof(*b));
     if (!b) {
         fm__machine_release(engine->machine, bytes);
@@ -124,7 +133,7 @@ fm_status fm_batch_add(fm_batch *b, fm_session *session, int32_t token, fm_outpu
     uint32_t count = entry == b->n_entry ? 0 : b->entries[entry].count;
     if (base + count >= session->context_length)
         return fm__error(error, FM_ERROR_LIMIT, "context",
-                         "%u tokens and 1 more, the session's context is %u", base + count,
+                         "the session holds %u of %u tokens: no room for 1 more", base + count,
                          session->context_length);
     if (entry == b->n_entry)
         b->entries[b->n_entry++] = (fm__run_entry){.session = session, .base = base};

@@ -72,6 +72,10 @@ struct fm__bench_case {
     void (*reset)(const fm__bench_case *c);
     /* The rung's kernel for this case, or NULL. */
     const char *(*kernel)(const fm__bench_case *c, const fm__kernels *kernels);
+    /* NULL, or what the team does before it meets and goes on with run(); false: nothing, and it
+       need not meet. */
+    bool (*prepare)(const fm__bench_case *c, const fm__kernels *kernels,
+                    const fm__bench_part *part);
     void (*run)(const fm__bench_case *c, const fm__kernels *kernels, const fm__bench_part *part);
     /* Compares `out` with what ref gives. */
     fm_status (*check)(const fm__bench_case *c, const fm__kernels *ref, fm__bench_check *out,

@@ -28,6 +28,7 @@ typedef struct linear {
     size_t weight_bytes, copy_bytes;
     uint8_t *act; /* (tokens) rows */
     size_t act_bytes;
+    uint8_t *prepared; /* of all tokens, for kernels that share them */
 } linear;
 
 /* ---- inputs: content of panels as a file could have given it ---- */
@@ -129,10 +130,36 @@ static const char *kernel_name(const fm__bench_case *c, const fm__kernels *kerne
     return kernel->fn != NULL ? kernel->name : NULL;
 }
 
+/* The kernel wants the tokens prepared once, as the host device does it in a step of its own. */
+static bool shares(const linear *l, const fm__kernels *kernels) {
+    const fm__linear_shared *shared = kernel_of(l, kernels)->shared;
+    return shared != NULL && shared->bytes(l->base.tokens, l->base.k) > 0;
+}
+
+static bool prepare(const fm__bench_case *c, const fm__kernels *kernels,
+                    const fm__bench_part *part) {
+    const linear *l = (const linear *)c;
+    const fm__linear_shared *shared = kernel_of(l, kernels)->shared;
+    if (!shares(l, kernels))
+        return false;
+    const fm__linear_args args = {.type = l->type,
+                                  .layout = l->layout,
+                                  .k = c->k,
+                                  .act = l->act,
+                                  .act_layout = l->act_layout,
+                                  .tokens = c->tokens,
+                                  .prepared = l->prepared,
+                                  .prepared_tokens = c->tokens};
+    const uint32_t units = shared->units(c->tokens, c->k);
+    for (uint32_t unit; (unit = fm__bench_take(part)) < units;)
+        shared->prepare(&args, unit);
+    return true;
+}
+
 /* Panels [begin, end) of the copy x tokens [t, t + n) into their places of `out`. */
-static void multiply(const linear *l, const fm__linear_kernel *kernel, uint32_t copy,
-                     uint32_t begin, uint32_t end, uint32_t t, uint32_t tokens, float *out,
-                     size_t stride, void *scratch) {
+static void multiply(const linear *l, const fm__kernels *kernels, uint32_t copy, uint32_t begin,
+                     uint32_t end, uint32_t t, uint32_t tokens, float *out, size_t stride,
+                     void *scratch) {
     const fm__linear_args args = {
         .type = l->type,
         .layout = l->layout,
@@ -147,8 +174,12 @@ static void multiply(const linear *l, const fm__linear_kernel *kernel, uint32_t 
         .out = out,
         .out_stride = stride,
         .scratch = scratch,
+        .asks = kernels->asks,
+        .prepared = shares(l, kernels) ? l->prepared : NULL,
+        .prepared_first = t,
+        .prepared_tokens = l->base.tokens,
     };
-    kernel->fn(&args);
+    kernel_of(l, kernels)->fn(&args);
 }
 
 static void run(const fm__bench_case *c, const fm__kernels *kernels, const fm__bench_part *part) {
@@ -163,7 +194,7 @@ static void run(const fm__bench_case *c, const fm__kernels *kernels, const fm__b
         uint32_t panels = turn.count * cut.panels;
         uint32_t end = begin + panels < l->panels ? begin + panels : l->panels;
         uint32_t tokens = t + cut.tokens < c->tokens ? cut.tokens : c->tokens - t;
-        multiply(l, kernel, part->iteration % c->copies, begin, end, t, tokens,
+        multiply(l, kernels, part->iteration % c->copies, begin, end, t, tokens,
                  c->out + (size_t)t * c->n + (size_t)begin * FM__PANEL_ROWS, c->n, part->scratch);
     }
 }
@@ -209,8 +240,7 @@ static void check_tile(const linear *l, const fm__kernels *ref, uint32_t panel, 
         out->good = out->good && out->error <= 1;
         return;
     }
-    multiply(l, kernel_of(l, ref), 0, panel, panel + 1, token, 1, expected, FM__PANEL_ROWS,
-             scratch);
+    multiply(l, ref, 0, panel, panel + 1, token, 1, expected, FM__PANEL_ROWS, scratch);
     out->good = out->good && memcmp(expected, got, rows * sizeof *got) == 0;
 }
 
@@ -248,8 +278,20 @@ static fm_status check(const fm__bench_case *c, const fm__kernels *ref, fm__benc
 
 /* ---- life ---- */
 
+/* For prepared tokens: rungs below the best one share none. */
+static fm_status make_room(linear *l, fm_error *error) {
+    fm__kernels best;
+    fm_status status = fm__kernels_get(&best, "auto", error);
+    if (status != FM_OK || !shares(l, &best))
+        return status;
+    size_t bytes = kernel_of(l, &best)->shared->bytes(l->base.tokens, l->base.k);
+    l->prepared = fm__alloc(bytes);
+    return l->prepared != NULL ? FM_OK : fm__error_memory(error, "bench", bytes);
+}
+
 static void destroy(fm__bench_case *c) {
     linear *l = (linear *)c;
+    fm__free(l->prepared);
     fm__free(l->act);
     fm__free(l->base.out);
     fm__free(l);
@@ -277,6 +319,7 @@ fm_status fm__bench_linear(fm__bench_case **out, const fm__type *type, bool fast
                           .ops = 2.0 * n * k * tokens,
                           .bytes = (double)l->copy_bytes,
                           .kernel = kernel_name,
+                          .prepare = prepare,
                           .run = run,
                           .check = check,
                           .destroy = destroy};
@@ -293,6 +336,8 @@ fm_status fm__bench_linear(fm__bench_case **out, const fm__type *type, bool fast
     fm_status status = FM_OK;
     if (l->weights == NULL || l->act == NULL || c->out == NULL)
         status = fm__error_memory(error, "bench", l->weight_bytes + l->act_bytes + c->out_bytes);
+    if (status == FM_OK)
+        status = make_room(l, error);
     if (status == FM_OK) {
         fill_weights(random, l);
         status = fill_activations(random, l, error);

@@ -120,8 +120,11 @@ static fm_status check_path(const char *path, fm_error *error) {
     fm__checkpoint *checkpoint = NULL;
     fm_status status = fm__checkpoint_open(&checkpoint, path, error);
     if (status == FM_OK && (checkpoint->n_files != 1 || fm__path_is_directory(path)))
-        status = fm__error(error, FM_ERROR_UNSUPPORTED, path,
-                           "is of several files; a reading of one is measured");
+        status =
+            fm__error(error, FM_ERROR_UNSUPPORTED, path,
+                      "is %s: reading one file is measured; `fusionml convert` makes one .gguf "
+                      "file of it",
+                      fm__path_is_directory(path) ? "a folder" : "of several files");
     fm__checkpoint_close(&checkpoint);
     return status;
 }

@@ -41,7 +41,7 @@ struct fm__bench_team {
     const fm__bench_case *job;
     const fm__kernels *kernels;
     uint32_t iterations;
-    _Atomic uint32_t next[FM__BENCH_ITERATIONS];
+    _Atomic uint32_t prepared[FM__BENCH_ITERATIONS], next[FM__BENCH_ITERATIONS];
 };
 
 /* Spinning, so that a meeting costs little; offering the processor, so that more threads than cores
@@ -62,6 +62,9 @@ static void run_part(member *m, uint64_t *ticket) {
     m->begin = fm__now_ns();
     for (; part.iteration < team->iterations && !atomic_load(&team->cancel); part.iteration++) {
         if (part.iteration > 0)
+            meet(team, ticket);
+        part.next = &team->prepared[part.iteration];
+        if (team->job->prepare != NULL && team->job->prepare(team->job, team->kernels, &part))
             meet(team, ticket);
         part.next = &team->next[part.iteration];
         team->job->run(team->job, team->kernels, &part);
@@ -185,8 +188,10 @@ uint64_t fm__bench_run(fm__bench_team *team, const fm__bench_case *c, const fm__
     team->job = c;
     team->kernels = kernels;
     team->iterations = iterations < FM__BENCH_ITERATIONS ? iterations : FM__BENCH_ITERATIONS;
-    for (uint32_t i = 0; i < team->iterations; i++)
+    for (uint32_t i = 0; i < team->iterations; i++) {
+        atomic_store_explicit(&team->prepared[i], 0, memory_order_relaxed);
         atomic_store_explicit(&team->next[i], 0, memory_order_relaxed);
+    }
     uint64_t ended = fm__counter_read(&team->done);
     fm__counter_add(&team->go, 1);
     wait_done(team, ended + team->threads);

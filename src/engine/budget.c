@@ -74,6 +74,9 @@ void fm__engine_add_up(fm_engine *engine) {
     n->output = fm__engine_largest(engine, true);
     n->mirror = discrete ? n->scratch : 0;
     n->session = fm__session_bytes(engine, engine->context_length);
+    size_t batch = 0;
+    (void)fm__batch_bytes(engine, engine->options.batch_outputs, &batch); /* below 2^60 */
+    n->batch = batch;
     n->ring = streams(engine) ? engine->gpu->properties.ring_bytes : 0;
     add_up_kept(engine);
     uint64_t copies = n->vectors + n->copies;
@@ -110,18 +113,31 @@ static uint32_t context_that_fits(const fm_engine *engine, uint64_t over) {
     return fewer < pages ? (uint32_t)(pages - fewer) * FM__PAGE_TOKENS : 0;
 }
 
-/* "; a context of 1024 tokens would fit" */
-static void advise(const fm_engine *engine, uint64_t over, char *out, size_t capacity) {
-    uint32_t tokens = context_that_fits(engine, over);
-    if (engine->options.cache_tokens)
-        snprintf(out, capacity, "fewer cache_tokens than %u need less",
-                 engine->options.cache_tokens);
+/* What needs less: "a context of 1024 tokens would fit" where the cache is what is large, else
+   whatever `over` bytes can come from. own: of a discrete GPU's memory, which has no outputs. */
+static void advise(const fm_engine *engine, uint64_t over, bool own, char *out, size_t capacity) {
+    const fm__memory_need *n = &engine->need;
+    uint32_t fixed = engine->options.cache_tokens, chunk = engine->chunk_rows;
+    uint32_t tokens = fixed ? 0 : context_that_fits(engine, over);
+    uint64_t activations = n->scratch + (own ? 0 : n->output), batch = own ? 0 : n->batch;
+    uint64_t rows = activations - activations / chunk; /* runs of one row need some, too */
+    bool large_cache = n->cache >= rows + batch;
+    if (fixed && large_cache)
+        snprintf(out, capacity, "fewer cache_tokens than %u need less", fixed);
+    else if (tokens && large_cache)
+        snprintf(out, capacity, "a context of %u tokens would fit", tokens);
+    else if (over <= batch)
+        snprintf(out, capacity, "batches of fewer outputs than %u need less",
+                 engine->options.batch_outputs);
+    else if (over <= rows)
+        snprintf(out, capacity, "runs of fewer rows than %u need less", chunk);
     else if (tokens)
         snprintf(out, capacity, "a context of %u tokens would fit", tokens);
+    else if (over < rows + batch + n->cache)
+        snprintf(out, capacity, "runs of fewer rows than %u, and a shorter context, need less",
+                 chunk);
     else
-        snprintf(out, capacity,
-                 "no context is short enough: the weights and activations alone "
-                 "need more");
+        snprintf(out, capacity, "the weights alone need more");
 }
 
 uint64_t fm__engine_further(const fm_engine *engine, bool own) {
@@ -149,10 +165,14 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
     const fm_machine *machine = engine->machine;
     uint64_t used = used_by_others(engine), budget = machine->memory_budget;
     uint64_t left = used < budget ? budget - used : 0;
-    char parts[240], advice[120];
+    char parts[280], advice[120];
     snprintf(parts, sizeof(parts), "weights %.1f, cache %.1f, activations %.1f, a session %.1f",
              mib(n->weights), is_discrete(engine) ? 0.0 : mib(n->cache),
              mib(n->output + (is_discrete(engine) ? n->mirror : n->scratch)), mib(n->session));
+    if (n->batch) {
+        size_t end = strlen(parts);
+        snprintf(parts + end, sizeof(parts) - end, ", outputs of batches %.1f", mib(n->batch));
+    }
     if (!has_own(engine) && n->vectors + n->copies) {
         size_t end = strlen(parts);
         snprintf(parts + end, sizeof(parts) - end, ", copies on %s %.1f",
@@ -166,11 +186,12 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
     if (is_discrete(engine)) /* no part of it depends on the context */
         snprintf(advice, sizeof(advice), "%.1f MiB are too few for this model", mib(left));
     else
-        advise(engine, n->host_alone + n->session + fm__engine_further(engine, false) - left,
-               advice, sizeof(advice));
+        advise(engine,
+               n->host_alone + n->session + n->batch + fm__engine_further(engine, false) - left,
+               false, advice, sizeof(advice));
     return fm__error(error, FM_ERROR_MEMORY, engine->model->checkpoint->path,
                      "needs %.1f MiB (%s), budget %.1f MiB of which %.1f MiB are in use; %s",
-                     mib(n->host + n->session), parts, mib(budget), mib(used), advice);
+                     mib(n->host + n->session + n->batch), parts, mib(budget), mib(used), advice);
 }
 
 static fm_status over_own(const fm_engine *engine, fm_error *error) {
@@ -178,7 +199,7 @@ static fm_status over_own(const fm_engine *engine, fm_error *error) {
     uint64_t left = fm__machine_own_left(engine->machine, engine->gpu) + engine->reserved_own;
     char advice[120];
     if (is_discrete(engine))
-        advise(engine, n->own_alone + fm__engine_further(engine, true) - left, advice,
+        advise(engine, n->own_alone + fm__engine_further(engine, true) - left, true, advice,
                sizeof(advice));
     else /* no part of it depends on the context */
         snprintf(advice, sizeof(advice), "weights shared or streamed need less");
@@ -236,16 +257,17 @@ fm_status fm__engine_reserve_kept(fm_engine *engine, fm_error *error) {
 
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error) {
     const fm__memory_need *n = &engine->need;
-    if (!fm__machine_reserve(engine->machine, n->host_alone + n->session))
+    uint64_t later = n->session + n->batch; /* which sessions and batches count themselves */
+    if (!fm__machine_reserve(engine->machine, n->host_alone + later))
         return over_budget(engine, error);
-    engine->reserved = n->host_alone + n->session;
+    engine->reserved = n->host_alone + later;
     if (n->own_alone > 0) {
         if (!fm__machine_reserve_own(engine->machine, engine->gpu, n->own_alone))
             return over_own(engine, error);
         engine->reserved_own = n->own_alone;
     }
     fm_status status = fm__engine_reserve_kept(engine, error);
-    fm__machine_release(engine->machine, n->session); /* which a session counts itself */
+    fm__machine_release(engine->machine, later);
     engine->reserved = n->host_alone;
     return status;
 }

@@ -211,27 +211,33 @@ fm_status fm_engine_set_arm(fm_engine *engine, fm_arm arm, fm_error *error) {
     return status;
 }
 
-/* The last unit's share in the bucket's widest product. */
+/* Multiply-adds of a product in a run that fills its tape; 0: it is none. */
+static double product_work(const fm__tape *tape, const fm__op *op) {
+    if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+        return 0;
+    const fm__weight *w = tape->weights[op->weight[0]];
+    uint32_t rows = tape->tensors[op->out].rows == FM__ROWS_OUTPUT ? 1 : tape->max_rows;
+    return (double)w->n * w->k * rows * (op->kind == FM__OP_LINEAR_GLU ? 2 : 1);
+}
+
+/* The last unit's share of the bucket's products, by their operations. */
 static double share_of(const fm_engine *engine, const fm__bucket *bucket) {
     const fm__tape *tape = bucket->tape;
-    double shares[FM__MAX_UNITS], sum = 0;
-    uint64_t widest = 0;
+    double common[FM__MAX_UNITS], of_last = 0, all = 0;
     if (!(engine->arms >> FM_ARM_SPLIT & 1))
         return 0;
-    fm__arms_shares(engine, shares);
-    for (uint32_t i = 0; i < tape->n_op && bucket->op_shares && engine->options.split < 0; i++) {
-        const fm__op *op = &tape->ops[i];
-        if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
-            continue;
-        const fm__weight *w = tape->weights[op->weight[0]];
-        if (tape->tensors[op->out].rows == FM__ROWS_OUTPUT || (uint64_t)w->n * w->k <= widest)
-            continue;
-        widest = (uint64_t)w->n * w->k;
-        memcpy(shares, bucket->op_shares[i], sizeof(shares));
+    fm__arms_shares(engine, common);
+    for (uint32_t i = 0; i < tape->n_op; i++) {
+        bool own = bucket->op_shares && engine->options.split < 0;
+        const double *shares = own ? bucket->op_shares[i] : common;
+        double work = product_work(tape, &tape->ops[i]), sum = 0;
+        for (uint32_t u = 0; u < engine->n_unit; u++)
+            sum += shares[u];
+        if (sum > 0)
+            of_last += work * (shares[engine->n_unit - 1] / sum);
+        all += work;
     }
-    for (uint32_t u = 0; u < engine->n_unit; u++)
-        sum += shares[u];
-    return sum > 0 ? shares[engine->n_unit - 1] / sum : 0;
+    return all > 0 ? of_last / all : 0;
 }
 
 /* The widest bucket that the gate has been asked about; none: the widest of all. */

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- parsing; pure ---- */
 
@@ -179,6 +180,19 @@ static fm_status core_kind(fm__device_item *item, fm_error *error) {
                      "apart; \"host\" takes all");
 }
 
+/* Listed processors must be there. */
+static fm_status check_cpus(const fm__device_item *item, fm_error *error) {
+    long n = sysconf(_SC_NPROCESSORS_CONF);
+    for (uint32_t i = 0; n > 0 && i < item->n_cpu; i++) {
+        if (item->cpus[i] >= n)
+            return fm__error(error, FM_ERROR_ARGUMENT, item->text,
+                             n == 1 ? "there is no processor %d, only host:0"
+                                    : "there is no processor %d, only host:0-%ld",
+                             item->cpus[i], n - 1);
+    }
+    return FM_OK;
+}
+
 static fm_status check_overlap(const fm__device_item *a, const fm__device_item *b,
                                fm_error *error) {
     for (uint32_t i = 0; i < a->n_cpu; i++) {
@@ -205,6 +219,8 @@ static fm_status assign_cpus(fm__device_list *list, fm_error *error) {
             item->n_cpu = (uint32_t)fm__min_size(fm__cores(item->cpus, FM__MAX_CPUS), FM__MAX_CPUS);
         else if (item->cores == FM__ITEM_PERFORMANCE || item->cores == FM__ITEM_EFFICIENCY)
             status = core_kind(item, error);
+        else if (item->cores == FM__ITEM_LISTED)
+            status = check_cpus(item, error);
         for (uint32_t j = 0; j < i && status == FM_OK; j++)
             status = check_overlap(&list->items[j], item, error);
     }
@@ -219,7 +235,8 @@ static fm_status make_host(fm_machine *machine, const fm__device_item *item,
     uint32_t threads = first && o->threads ? o->threads : item->n_cpu;
     if (item->n_cpu && threads > item->n_cpu)
         return fm__error(error, FM_ERROR_ARGUMENT, item->text,
-                         "%u threads were asked for, it lists %u processors", threads, item->n_cpu);
+                         "%u threads were asked for, it lists %u processor%s", threads, item->n_cpu,
+                         item->n_cpu == 1 ? "" : "s");
     const fm__host_options host = {.threads = threads,
                                    .rung = o->cpu_rung,
                                    .cpus = item->n_cpu ? item->cpus : NULL,

@@ -119,7 +119,10 @@ static fm_status check_options(const fm_engine_options *o, fm_error *error) {
     if ((uint32_t)o->cache_type >= FM__CACHE_TYPES)
         return fm__error(error, FM_ERROR_ARGUMENT, "cache_type", "%d is not an fm_cache_type",
                          (int)o->cache_type);
-    if ((uint32_t)o->axis > FM_AXIS_AUTO)
+    if (o->batch_outputs > FM__MAX_BATCH_ROWS)
+        return fm__error(error, FM_ERROR_ARGUMENT, "batch_outputs", "is %u, a batch has at most %d",
+                         o->batch_outputs, FM__MAX_BATCH_ROWS);
+    if ((uint32_t)o->axis > FM_AXIS_PRODUCTS)
         return fm__error(error, FM_ERROR_ARGUMENT, "axis", "%d is not an fm_axis", (int)o->axis);
     if ((uint32_t)o->deps > FM_DEPS_READY)
         return fm__error(error, FM_ERROR_ARGUMENT, "deps", "%d is not an fm_deps", (int)o->deps);
@@ -164,6 +167,7 @@ static void estimate(fm_engine *engine) {
         fm__bucket *bucket = &engine->buckets[b];
         fm__free(bucket->op_shares);
         bucket->op_shares = NULL;
+        bucket->whole_products = false;
         memset(bucket->predicted, 0, sizeof(bucket->predicted));
     }
 }

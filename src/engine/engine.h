@@ -21,7 +21,13 @@
 #include "model/model.h"
 #include "text/text.h"
 
-enum { FM__MAX_GROUPS = 4, FM__MAX_BUCKETS = 6, FM__CACHE_BUCKETS = 4, FM__ARM_COUNT = 5 };
+enum {
+    FM__MAX_GROUPS = 4,
+    FM__MAX_BUCKETS = 6,
+    FM__CACHE_BUCKETS = 4,
+    FM__ARM_COUNT = 5,
+    FM__MAX_BATCH_ROWS = 1 << 24,
+};
 
 /* ---- machine.c, devices.c ---- */
 
@@ -144,6 +150,7 @@ typedef struct fm__bucket {
     fm__way ways[FM__ARM_COUNT]; /* by fm_arm; AUTO's is unused */
     fm__chooser choosers[FM__CACHE_BUCKETS];
     double (*op_shares)[FM__MAX_UNITS]; /* (n_op) as calibrated; NULL: none */
+    bool whole_products;                /* the calibration has dealt them out */
     double predicted[FM__ARM_COUNT];    /* ns for one unit of work, as calibrated; 0: unknown */
     double predicted_work; /* of the run that they were measured with; 0: never drifts */
 } fm__bucket;
@@ -159,6 +166,7 @@ typedef struct fm__memory_need {
     uint64_t kept[FM__MAX_UNITS], kept_most[FM__MAX_UNITS];
     uint64_t mirror;  /* scratch once more, where the main unit's is not in host memory */
     uint64_t session; /* of one, without which an engine is of no use; counted by sessions */
+    uint64_t batch;   /* outputs of the batches that are meant to come; counted by batches */
     uint64_t host;    /* sum against the machine's budget */
     uint64_t own;     /* sum against a discrete GPU's own memory */
     uint64_t host_alone, own_alone; /* of these, what other engines have no part in */
@@ -232,6 +240,8 @@ size_t fm__engine_largest(const fm_engine *engine, bool output);
 void fm__engine_add_up(fm_engine *engine);
 /* What a session of that context counts against the machine's budget. */
 uint64_t fm__session_bytes(const fm_engine *engine, uint32_t context);
+/* Bytes of a batch's outputs; false: they overflow. */
+bool fm__batch_bytes(const fm_engine *engine, uint32_t outputs, size_t *bytes);
 /* Counts all of it against the machine's budget and the GPU's memory, and has units make what they
    keep. MEMORY: with every part of the sum, and what would fit. */
 fm_status fm__engine_reserve(fm_engine *engine, fm_error *error);
@@ -367,10 +377,11 @@ const fm__tape_classes *fm__measure_classes(const fm__measure *measure);
 uint32_t fm__measure_rows(const fm__measure *measure);
 /* Work of such a run. */
 double fm__measure_work(const fm__measure *measure);
-/* One run with the last unit's share of each class. *beside_ns: what else it took, to record it and
+/* One run with the last unit's share of each class, of all its products or, with `whole`, of whole
+   ones. *beside_ns: what else it took, to record it and
    to run it a first time; where that takes long, it is the run. */
 fm_status fm__measure_shares(fm__measure *measure, const double shares[FM__TUNE_CLASSES],
-                             fm__tune_times *times, double *beside_ns, fm_error *error);
+                             bool whole, fm__tune_times *times, double *beside_ns, fm_error *error);
 /* The median of `runs` runs (1 to 9) on an arm, behind a first one; where that takes long, its
    time. */
 fm_status fm__measure_arm(fm__measure *measure, fm_arm arm, uint32_t runs, double *ns,

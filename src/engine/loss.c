@@ -47,6 +47,7 @@ static void let_go(fm_engine *engine) {
         fm__bucket *bucket = &engine->buckets[b];
         fm__free(bucket->op_shares);
         bucket->op_shares = NULL;
+        bucket->whole_products = false;
         memset(bucket->predicted, 0, sizeof(bucket->predicted));
         bucket->predicted_work = 0;
     }

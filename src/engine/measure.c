@@ -72,6 +72,7 @@ enum {
 
 typedef struct candidate {
     double shares[FM__TUNE_CLASSES];
+    bool whole;
     uint64_t used; /* when last; 0: there is none here */
     fm__plan *plan;
     fm__exec *exec;
@@ -223,12 +224,16 @@ static fm_status time_run(fm__measure *m, fm__exec *exec, double *ns, fm_error *
     return status;
 }
 
+static bool is_of(const candidate *c, const double *shares, bool whole) {
+    return c->used && c->whole == whole && memcmp(c->shares, shares, sizeof(c->shares)) == 0;
+}
+
 /* The candidate with these shares, or the one that was not used for longest. */
-static candidate *find(fm__measure *m, const double *shares) {
+static candidate *find(fm__measure *m, const double *shares, bool whole) {
     candidate *oldest = &m->candidates[0];
     for (int i = 0; i < CANDIDATES; i++) {
         candidate *c = &m->candidates[i];
-        if (c->used && memcmp(c->shares, shares, sizeof(c->shares)) == 0)
+        if (is_of(c, shares, whole))
             return c;
         if (c->used < oldest->used)
             oldest = c;
@@ -236,13 +241,16 @@ static candidate *find(fm__measure *m, const double *shares) {
     return oldest;
 }
 
-static fm_status make(fm__measure *m, const double *shares, candidate *c, fm_error *error) {
+static fm_status make(fm__measure *m, const double *shares, bool whole, candidate *c,
+                      fm_error *error) {
     fm_engine *engine = m->engine;
     const fm__tape *tape = m->bucket->tape;
     fm__plan_options options = fm__arms_options(engine);
     drop(c);
     fm__classes_give(&m->classes, engine, shares, tape->n_op, m->op_shares);
     options.op_shares = (const double(*)[FM__MAX_UNITS])m->op_shares;
+    options.axis = whole ? FM__AXIS_PRODUCTS : options.axis;
+    c->whole = whole;
     memcpy(c->shares, shares, sizeof(c->shares));
     fm_status status =
         fm__plan_make(&c->plan, tape, engine->units, engine->n_unit, &options, error);
@@ -251,15 +259,15 @@ static fm_status make(fm__measure *m, const double *shares, candidate *c, fm_err
     return status;
 }
 
-fm_status fm__measure_shares(fm__measure *m, const double shares[FM__TUNE_CLASSES],
+fm_status fm__measure_shares(fm__measure *m, const double shares[FM__TUNE_CLASSES], bool whole,
                              fm__tune_times *times, double *beside_ns, fm_error *error) {
     uint64_t begin_ns = fm__now_ns();
-    candidate *c = find(m, shares);
+    candidate *c = find(m, shares, whole);
     fm_status status = FM_OK;
     *times = (fm__tune_times){0};
     *beside_ns = 0;
-    if (!c->used || memcmp(c->shares, shares, sizeof(c->shares)) != 0) {
-        status = make(m, shares, c, error);
+    if (!is_of(c, shares, whole)) {
+        status = make(m, shares, whole, c, error);
         if (status == FM_OK) /* a first run pays for more than itself */
             status = time_run(m, c->exec, &times->ns, error);
         *beside_ns = (double)(fm__now_ns() - begin_ns);

@@ -487,6 +487,9 @@ static fm_status resolve(const fm_machine *machine, const fm_lab_probe_options *
         return fm__error(error, FM_ERROR_ARGUMENT, "probe",
                          "rows, k and n are at most %d, trials and warm-up %d", MAX_SIDE,
                          MAX_TRIALS);
+    if (o->axis == FM_AXIS_PRODUCTS)
+        return fm__error(error, FM_ERROR_ARGUMENT, "axis",
+                         "the probe divides one product: by tokens or by channels");
     if (!(o->share < 1) || o->share == 0)
         return fm__error(error, FM_ERROR_ARGUMENT, "share",
                          "is %g, and both units need a part: above 0 and below 1", o->share);

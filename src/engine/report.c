@@ -36,7 +36,7 @@ static const char *axis_text(fm__axis axis) {
         [FM__AXIS_WHOLE] = "whole",
         [FM__AXIS_CHANNELS] = "channels",
         [FM__AXIS_TOKENS] = "tokens",
-        [FM__AXIS_GROUPS] = "groups",
+        [FM__AXIS_PRODUCTS] = "products",
     };
     return texts[axis];
 }
@@ -140,8 +140,8 @@ static fm_status explain(fm_engine *engine, uint32_t rows, fm_arm arm, bool json
         fm__plan_json(way->plan, bucket->tape, way->units, out);
         fm__buf_printf(out, "}");
     } else {
-        fm__buf_printf(out, "arm %s, for up to %u rows\n", fm_arm_name(arm),
-                       bucket->tape->max_rows);
+        fm__buf_printf(out, "arm %s, for up to %u row%s\n", fm_arm_name(arm),
+                       bucket->tape->max_rows, bucket->tape->max_rows == 1 ? "" : "s");
         fm__plan_print(way->plan, bucket->tape, way->units, out);
     }
     return out->failed ? fm__error_memory(error, "plan", out->bytes) : FM_OK;

@@ -103,7 +103,9 @@ static const fm_arm arms[FM__STORE_ARMS] = {[FM__STORE_CPU] = FM_ARM_CPU,
 
 fm_status fm__saved_add_tape(fm__store *store, const fm_engine *engine, const fm__bucket *bucket,
                              fm_error *error) {
-    fm__store_entry entry = {.shape = shape_of(engine, NULL, bucket->tape->max_rows), .gain = 1};
+    fm__store_entry entry = {.shape = shape_of(engine, NULL, bucket->tape->max_rows),
+                             .gain = 1,
+                             .dealt = bucket->whole_products};
     for (int i = 0; i < FM__STORE_ARMS; i++)
         entry.ns_of_work[i] = bucket->predicted[arms[i]];
     return fm__store_put(store, &entry, error);
@@ -156,6 +158,7 @@ static fm_status take_shares(const fm_engine *engine, const fm__store *store, fm
     bucket->op_shares = shares;
     const fm__store_shape key = shape_of(engine, NULL, tape->max_rows);
     const fm__store_entry *whole = fm__store_find(store, &key);
+    bucket->whole_products = whole && whole->dealt;
     for (int i = 0; whole && i < FM__STORE_ARMS; i++)
         bucket->predicted[arms[i]] = whole->ns_of_work[i];
     if (whole && whole->shape.rows == tape->max_rows)

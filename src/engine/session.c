@@ -178,8 +178,8 @@ static fm_status append(fm_session *session, const int32_t *tokens, size_t n, bo
     pthread_mutex_lock(&engine->lock);
     if (n > session->context_length - session->length) {
         status = fm__error(error, FM_ERROR_LIMIT, "context",
-                           "%u tokens and %zu more, the session's context is %u", session->length,
-                           n, session->context_length);
+                           "the session holds %u of %u tokens: no room for %zu more",
+                           session->length, session->context_length, n);
     } else {
         fm__run_entry entry = {.session = session, .base = session->length, .count = (uint32_t)n};
         fm__rows_view rows = {

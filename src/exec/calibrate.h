@@ -27,6 +27,7 @@ typedef struct fm__search_point {
     double median;                 /* of those of the last pass that measured it */
     /* The least that each unit worked at its part of what is divided; 0: unknown. */
     double first_ns, second_ns;
+    double first_part; /* of the work that is divided, the first unit's: tune.c; 0: unknown */
 } fm__search_point;
 
 typedef struct fm__search_options {

@@ -58,7 +58,8 @@ typedef struct fm__plan_copy {
 
 typedef struct fm__plan {
     uint32_t n_op;
-    fm__plan_op *ops; /* one for each op of the tape */
+    fm__plan_op *ops;     /* one for each op of the tape */
+    bool shares_products; /* several units compute products, or parts of them */
     fm__deps deps;
     /* What a discrete unit must fetch or hand out; ascending by op. */
     fm__plan_copy *copies;
@@ -73,7 +74,8 @@ typedef struct fm__plan_options {
     /* CHANNELS: products are divided. TOKENS: products, and between units that address the same
        memory all that the layers do. WHOLE, the default: TOKENS for host teams and a tape of many
        rows, the shares then being shares of the work (later rows see more keys), and CHANNELS for
-       products of output rows; else CHANNELS. */
+       products of output rows; else CHANNELS. PRODUCTS: each product is one unit's, and a unit
+       gets its share of those of one shape. */
     fm__axis axis;
     bool products_only; /* whatever the axis, nothing else is divided */
     fm__deps deps;
@@ -94,6 +96,14 @@ void fm__plan_json(const fm__plan *plan, const fm__tape *tape, fm__device *const
                    fm__buf *out);
 
 const char *fm__deps_name(fm__deps deps); /* "event" */
+
+/* ---- deal.c ---- */
+
+/* owner[i]: the unit that gets product i of the tape whole, so that of the products of one shape
+   each unit gets its share (shares: [n_op][FM__MAX_UNITS], as those of a plan; all 0: unit 0's). A
+   pure function. Error: MEMORY. */
+fm_status fm__deal(const fm__tape *tape, const double (*shares)[FM__MAX_UNITS], uint32_t n_unit,
+                   uint8_t *owner, fm_error *error);
 
 /* ---- copies.c ---- */
 

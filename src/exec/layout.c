@@ -134,6 +134,27 @@ static int32_t wait_for(const cutter *c, uint32_t u, uint32_t v, uint32_t i, int
     return end > seen ? end : NO_WAIT;
 }
 
+/* Ops that take as long as a hand-over or longer: before them it matters what is waited for. */
+static bool is_long(fm__op_kind kind) {
+    return is_product(kind) || kind == FM__OP_ATTENTION;
+}
+
+/* Unit u is about to wait before op i for op `op` of unit v: the last op of v before i that u needs
+   up to its next long one. Rows of q are turned while those of k and v come in, but a hand-over
+   takes longer than that: one wait is for all three. */
+static int32_t gather(const cutter *c, uint32_t u, uint32_t v, uint32_t i, int32_t op) {
+    for (uint32_t k = i; k < c->plan->n_op; k++) {
+        if (!cell_of(c, u, k)->present)
+            continue;
+        for (int32_t j = (int32_t)i - 1; j > op; j--)
+            if (cell_of(c, v, (uint32_t)j)->present && needs(c, u, k, v, (uint32_t)j))
+                op = j;
+        if (is_long(c->tape->ops[k].kind))
+            break;
+    }
+    return op;
+}
+
 /* Unit u's waits for unit v: one wherever an op needs something later than what was waited for. */
 static void find_waits(cutter *c, uint32_t u, uint32_t v) {
     int32_t seen = NO_WAIT; /* v's ops up to here are known to be done */
@@ -143,6 +164,8 @@ static void find_waits(cutter *c, uint32_t u, uint32_t v) {
         if (!at->present)
             continue;
         int32_t op = wait_for(c, u, v, i, seen);
+        if (op != NO_WAIT && c->plan->deps != FM__DEPS_BATCH)
+            op = gather(c, u, v, i, op);
         if (op != NO_WAIT) {
             at->wait[v] = op;
             cell_of(c, v, (uint32_t)op)->cut_after = true;
@@ -218,7 +241,9 @@ static void fill_pieces(const cutter *c, fm__layout *layout) {
                 begin_piece(c, layout, u, i);
             }
             layout->pieces[open[u]].last_op = i;
-            layout->pieces[open[u]].divided |= c->plan->ops[i].n_range > 1;
+            layout->pieces[open[u]].divided |=
+                c->plan->ops[i].n_range > 1 ||
+                (c->plan->shares_products && is_product(c->tape->ops[i].kind));
         }
 }
 

@@ -17,7 +17,7 @@
 typedef struct fm__piece {
     uint8_t unit;
     bool begins_step; /* EAGER: the host waits for all before it */
-    bool divided;     /* computes a part of an op of which another unit computes the rest */
+    bool divided;     /* does of what several units share: parts of ops, or products */
     uint32_t first_op, last_op;
     uint64_t signal;              /* of the unit's timeline; values count from a run's base */
     uint64_t wait[FM__MAX_UNITS]; /* of each unit's timeline, or FM__NO_VALUE */

@@ -8,7 +8,7 @@
  * op needs the columns of all units: a hand-over a product, and what lies between products stays on
  * the main unit. By tokens units that address the same memory divide every op of the layers at the
  * same rows: a unit needs nothing of another's rows until attention, which needs all keys and
- * values, so there is one hand-over a layer.
+ * values, so there is one hand-over a layer. Or products are not divided but dealt out (deal.c).
  */
 #include <string.h>
 
@@ -36,6 +36,7 @@ typedef struct planner {
     fm__axis axis; /* of ops over the batch's rows */
     double rows[FM__MAX_UNITS]; /* together, TOKENS: the units' shares of the rows in all ops */
     uint32_t token_step;        /* in which borders by tokens count, of FM__TOKEN_PARTS */
+    uint8_t *owner;             /* PRODUCTS: of each product; else NULL */
 } planner;
 
 /* What a unit can do with one op. */
@@ -200,6 +201,10 @@ static void split_op(const planner *p, uint32_t index, const ability *abilities,
                      fm__plan_op *op) {
     const fm__op *work = &p->tape->ops[index];
     bool tokens = axis_of(p, work) == FM__AXIS_TOKENS;
+    if (p->owner != NULL && abilities[p->owner[index]].whole) {
+        give_whole(op, p->owner[index], "whole products are dealt out");
+        return;
+    }
     bool with_all = tokens && p->together && fm__op_rows(p->tape, work) == FM__ROWS_BATCH;
     const double *asked = with_all ? p->rows : shares_of(p, index);
     double shares[FM__MAX_UNITS];
@@ -338,8 +343,6 @@ static fm_status check_options(const planner *p) {
                          p->n_unit, FM__MAX_UNITS);
     if (!p->tape->finished)
         return fm__error(p->error, FM_ERROR_STATE, "plan", "the tape is not finished");
-    if (p->options->axis == FM__AXIS_GROUPS)
-        return fm__error(p->error, FM_ERROR_UNSUPPORTED, "plan", "no op is split by groups");
     fm_status status = check_shares(p, p->options->shares, "plan");
     for (uint32_t i = 0; p->options->op_shares != NULL && i < p->tape->n_op; i++) {
         char place[160];
@@ -448,7 +451,7 @@ static void settle_axis(planner *p) {
     p->shared = n > 0;
     p->together = n > 1 && unified && !p->options->products_only;
     p->token_step = 1;
-    p->axis = p->options->axis;
+    p->axis = p->options->axis == FM__AXIS_PRODUCTS ? FM__AXIS_CHANNELS : p->options->axis;
     if (p->axis == FM__AXIS_WHOLE)
         p->axis = p->together && p->hosts && p->tape->max_rows >= MANY_ROWS ? FM__AXIS_TOKENS
                                                                             : FM__AXIS_CHANNELS;
@@ -457,6 +460,34 @@ static void settle_axis(planner *p) {
     mean_shares(p, p->rows);
     if (p->options->axis == FM__AXIS_WHOLE)
         balance(p);
+}
+
+/* Who gets which product, into p->owner, for the caller to free. */
+static fm_status deal(planner *p) {
+    uint32_t n = p->tape->n_op;
+    double(*shares)[FM__MAX_UNITS] = fm__alloc_array(n, sizeof *shares);
+    fm_status status = FM_OK;
+    p->owner = fm__alloc(n);
+    if (shares == NULL || p->owner == NULL)
+        status = fm__error_memory(p->error, "plan", n * (1 + sizeof *shares));
+    for (uint32_t i = 0; i < n && status == FM_OK; i++)
+        memcpy(shares[i], shares_of(p, i), sizeof shares[i]);
+    if (status == FM_OK)
+        status = fm__deal(p->tape, (const double(*)[FM__MAX_UNITS])shares, p->n_unit, p->owner,
+                          p->error);
+    fm__free(shares);
+    return status;
+}
+
+static bool share_products(const fm__plan *plan, const fm__tape *tape) {
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < plan->n_op; i++) {
+        fm__op_kind kind = tape->ops[i].kind;
+        for (uint32_t r = 0; r < plan->ops[i].n_range; r++)
+            if (kind == FM__OP_LINEAR || kind == FM__OP_LINEAR_GLU)
+                used |= 1u << plan->ops[i].ranges[r].unit;
+    }
+    return (used & (used - 1)) != 0;
 }
 
 fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const *units,
@@ -474,6 +505,10 @@ fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const 
     fm__plan *plan = fm__alloc_zero(sizeof *plan);
     if (plan == NULL)
         return fm__error_memory(error, "plan", sizeof *plan);
+    if (p.options->axis == FM__AXIS_PRODUCTS)
+        status = deal(&p);
+    if (status != FM_OK)
+        goto failed;
     plan->ops = fm__alloc_array(tape->n_op, sizeof *plan->ops);
     if (plan->ops == NULL) {
         status = fm__error_memory(error, "plan", tape->n_op * sizeof *plan->ops);
@@ -487,10 +522,13 @@ fm_status fm__plan_make(fm__plan **out, const fm__tape *tape, fm__device *const 
         status = plan_memory(&p, plan);
     if (status != FM_OK)
         goto failed;
+    plan->shares_products = share_products(plan, tape);
+    fm__free(p.owner);
     *out = plan;
     return FM_OK;
 
 failed:
+    fm__free(p.owner);
     fm__plan_destroy(&plan);
     return status;
 }

@@ -8,7 +8,7 @@
 
 #include "exec/exec.h"
 
-static const char *const AXES[] = {"whole", "channels", "tokens", "groups"};
+static const char *const AXES[] = {"whole", "channels", "tokens", "products"};
 static const char *const RESIDENCIES[] = {"shared", "resident", "streamed", "mapped"};
 
 const char *fm__deps_name(fm__deps deps) {

@@ -16,7 +16,7 @@ enum { DAY_S = 86400, LIMIT_N = 1 << 30, LIMIT_ROWS = 1 << 24 };
 #define LIMIT_TIME UINT64_C(1000000000000000000)
 
 static const char *const ARM_NAMES[FM__STORE_ARMS] = {"cpu", "gpu", "gpu-eager", "split"};
-static const char *const AXIS_NAMES[] = {"whole", "channels", "tokens", "groups"};
+static const char *const AXIS_NAMES[] = {"whole", "channels", "tokens", "products"};
 static const char *const WEIGHTS_NAMES[] = {"shared", "resident", "streamed", "mapped"};
 static const char TAPE_NAME[] = "tape";
 
@@ -70,7 +70,8 @@ static void write_entry(const fm__store_entry *entry, fm__buf *out) {
                    type_name(s->types[0]), type_name(s->types[1]), s->fast, s->output);
     fm__buf_printf(out, " rows=%u cache=%u axis=%s deps=%s weights=%s", s->rows, s->cache,
                    AXIS_NAMES[s->axis], fm__deps_name(s->deps), WEIGHTS_NAMES[s->weights]);
-    fm__buf_printf(out, " share=%llu gain=%llu", millionths(entry->share), millionths(entry->gain));
+    fm__buf_printf(out, " share=%llu gain=%llu dealt=%d", millionths(entry->share),
+                   millionths(entry->gain), entry->dealt);
     for (int i = 0; i < FM__STORE_ARMS; i++)
         fm__buf_printf(out, " %s=%llu", ARM_NAMES[i], millionths(entry->ns_of_work[i]));
     fm__buf_append(out, "\n", 1);
@@ -242,7 +243,8 @@ static bool take_shape(reader *r, fm__store_shape *s) {
 /* Behind "entry". */
 static bool take_entry(reader *r, fm__store_entry *entry) {
     if (!take_shape(r, &entry->shape) || !take_millionths(r, "share", LIMIT_SHARE, &entry->share) ||
-        !take_millionths(r, "gain", LIMIT_GAIN, &entry->gain))
+        !take_millionths(r, "gain", LIMIT_GAIN, &entry->gain) ||
+        !take_flag(r, "dealt", &entry->dealt))
         return false;
     for (int i = 0; i < FM__STORE_ARMS; i++)
         if (!take_millionths(r, ARM_NAMES[i], LIMIT_TIME, &entry->ns_of_work[i]))
@@ -314,7 +316,7 @@ static bool sound(const fm__store_entry *e) {
     const fm__store_shape *s = &e->shape;
     bool fits = s->kind >= 0 && s->kind <= FM__OP_COUNT && s->n <= LIMIT_N && s->k <= LIMIT_N &&
                 s->rows > 0 && s->rows <= LIMIT_ROWS && s->cache <= LIMIT_N && s->axis >= 0 &&
-                s->axis <= FM__AXIS_GROUPS && s->deps >= 0 && s->deps <= FM__DEPS_READY &&
+                s->axis <= FM__AXIS_PRODUCTS && s->deps >= 0 && s->deps <= FM__DEPS_READY &&
                 s->weights >= 0 && s->weights <= FM__RESIDENCY_MAPPED;
     bool numbers =
         e->share >= 0 && e->share <= 1 && e->gain > 0 && e->gain * MILLION <= (double)LIMIT_GAIN;

@@ -9,12 +9,13 @@
  * One text file a key, in the user's cache folder. All numbers are whole: shares and gains are
  * millionths, times are millionths of a nanosecond, so that no locale and no rounding changes them.
  *
- *     fusionml-calibration 1
+ *     fusionml-calibration 2
  *     cpu AMD EPYC 9B45                  the key, field by field as below
  *     ...
  *     saved 1732934400                   seconds since 1970
  *     entry op=linear n=4096 k=4096 type=q8_0 up=- fast=0 output=0 rows=512 cache=0 axis=channels
- *         deps=event weights=shared share=350000 gain=1210000 cpu=0 gpu=0 gpu-eager=0 split=0
+ *         deps=event weights=shared share=350000 gain=1210000 dealt=0 cpu=0 gpu=0 gpu-eager=0
+ *         split=0
  *     end 1 0123456789abcdef             entries, and the hash of all bytes before this line
  *
  * (an entry is one line). A file that differs from this in any byte, or that was made for another
@@ -24,7 +25,7 @@
 
 #include "exec/exec.h"
 
-enum { FM__STORE_VERSION = 1, FM__STORE_ENTRIES = 4096, FM__STORE_BYTES = 4 << 20 };
+enum { FM__STORE_VERSION = 2, FM__STORE_ENTRIES = 4096, FM__STORE_BYTES = 4 << 20 };
 
 /* What a calibration holds for, and nothing else. Control characters count as '?'. */
 typedef struct fm__store_key {
@@ -60,6 +61,8 @@ typedef struct fm__store_shape {
 typedef struct fm__store_entry {
     fm__store_shape shape;
     double share, gain; /* of the last unit, 0..1; time of share 0 over that of `share` */
+    bool dealt;         /* whole products are (FM__AXIS_PRODUCTS), though the axis asked for is that
+                           of `shape` */
     double ns_of_work[FM__STORE_ARMS]; /* ns for one unit of work; 0: not measured */
 } fm__store_entry;
 

@@ -28,6 +28,9 @@ static const double CLEARLY_SLOWER = 1.1;
 /* Shares that differ by less of the shorter way to an end are one. */
 static const double SAME_SHARE = 0.05;
 static const double LEAST_SHARE = 0.005;
+/* Cut at other rows than the shares of the work say, since later rows see more keys: the first unit
+   may have that much more of the products than of the work. */
+static const double CUT = 0.9;
 
 static void set_all(const fm__tune *tune, double *shares, double share) {
     for (uint32_t c = 0; c < tune->n_class; c++)
@@ -171,6 +174,7 @@ static void end_change(fm__tune *tune, bool better, double ns) {
     if (better) {
         memcpy(tune->best, tune->change, sizeof tune->best);
         tune->best_ns = ns;
+        tune->best_part = tune->change_part;
     }
     if (tune->stage != STAGE_BALANCE && !better)
         tune->stage = STAGE_END;
@@ -202,8 +206,10 @@ static void begin_changes(fm__tune *tune) {
     tune->searching = false;
     tune->zero_ns = search->points[0].median;
     for (uint32_t i = 0; i < search->n_point; i++)
-        if (fabs(search->points[i].share - best) < 1e-9)
+        if (fabs(search->points[i].share - best) < 1e-9) {
             tune->best_ns = search->points[i].median;
+            tune->best_part = search->points[i].first_part;
+        }
     set_all(tune, tune->best, best);
     sort_classes(tune);
     tune->stage = best > 0 ? STAGE_BALANCE : STAGE_MORE;
@@ -225,6 +231,7 @@ static void feed_search(fm__tune *tune, const fm__tune_times *times) {
         tune->reference_share = share;
     }
     tune->search.spent_ns = tune->spent_ns;
+    tune->search.points[tune->search.current].first_part = fmin(times->first_part, 1 - share);
     fm__search_feed_units(&tune->search, times->ns, first, second);
     if (fm__search_next(&tune->search, &share))
         set_all(tune, tune->shares, share);
@@ -245,8 +252,11 @@ void fm__tune_feed(fm__tune *tune, const fm__tune_times *times) {
     tune->measured++;
     if (tune->searching) {
         feed_search(tune, times);
-    } else
+    } else {
+        if (tune->turn % 2 == 1)
+            tune->change_part = times->first_part * CUT;
         feed_change(tune, times->ns);
+    }
     if (isfinite(times->ns))
         tune->spent_ns += times->ns;
 }
@@ -255,21 +265,61 @@ double fm__tune_predict_alone(const fm__tune *tune) {
     return fm__search_predict_alone(&tune->search);
 }
 
+double fm__tune_excess(const fm__tune *tune) {
+    const fm__search *search = &tune->search;
+    bool divides = false;
+    if (!tune->done || !isfinite(tune->zero_ns))
+        return 0;
+    for (uint32_t c = 0; c < tune->n_class; c++)
+        divides = divides || tune->best[c] > 0;
+    if (!divides)
+        return tune->zero_ns / tune->best_ns;
+    double excess = tune->zero_ns / tune->best_ns * tune->best_part;
+    for (uint32_t i = 1; i < search->n_point; i++) {
+        const fm__search_point *p = &search->points[i];
+        if (fabs(p->share - search->best) < 1e-9)
+            excess = fmax(excess, tune->zero_ns / p->median * p->first_part);
+    }
+    return excess;
+}
+
 /* ---- spans ---- */
 
 static double work_in(const fm__plan *plan, const uint8_t *class_of, const double *work,
                       const fm__exec_span *span, uint32_t c) {
     double sum = 0;
     for (uint32_t i = span->first_op; i <= span->last_op; i++)
-        if (plan->ops[i].n_range > 1 &&
+        if ((plan->ops[i].n_range > 1 || plan->shares_products) &&
             (c == FM__TUNE_NO_CLASS ? class_of[i] != FM__TUNE_NO_CLASS : class_of[i] == c))
             sum += work[i];
     return sum;
 }
 
+/* The first unit's part of all products, by work. */
+static double first_part(const fm__plan *plan, const uint8_t *class_of, const double *work) {
+    double first = 0, all = 0;
+    for (uint32_t i = 0; i < plan->n_op; i++) {
+        const fm__plan_op *op = &plan->ops[i];
+        double of_first = 0, of_all = 0;
+        if (class_of[i] == FM__TUNE_NO_CLASS)
+            continue;
+        for (uint32_t r = 0; r < op->n_range; r++) {
+            bool whole = op->axis == FM__AXIS_WHOLE;
+            double part = whole ? 1 : op->ranges[r].range.end - op->ranges[r].range.begin;
+            of_first += op->ranges[r].unit == 0 ? part : 0;
+            of_all += part;
+        }
+        if (of_all > 0)
+            first += work[i] * of_first / of_all;
+        all += work[i];
+    }
+    return all > 0 ? first / all : 0;
+}
+
 void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_unit,
                         const uint8_t *class_of, const double *work, const fm__exec_span *spans,
                         uint32_t n_span) {
+    times->first_part = first_part(plan, class_of, work);
     for (uint32_t s = 0; s < n_span; s++) {
         const fm__exec_span *span = &spans[s];
         double all = work_in(plan, class_of, work, span, FM__TUNE_NO_CLASS);

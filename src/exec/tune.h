@@ -27,6 +27,8 @@ typedef struct fm__tune_times {
     double ns;
     /* What the first and the last unit worked at divided products of each class; 0: unknown. */
     double first_ns[FM__TUNE_CLASSES], second_ns[FM__TUNE_CLASSES];
+    double
+        first_part; /* of the products' work, what the plan gives to the first unit; 0: unknown */
 } fm__tune_times;
 
 typedef struct fm__tune {
@@ -36,6 +38,7 @@ typedef struct fm__tune {
     bool done;
     double best[FM__TUNE_CLASSES]; /* the result: shares of the last unit */
     double best_ns, zero_ns;       /* time with it, and with nothing divided */
+    double best_part, change_part; /* of the work, the first unit's; 0: unknown */
     double spent_ns; /* of all measurements; the caller may add what it spent beside */
     uint32_t measured;
     /* What follows is the tuning's own. */
@@ -61,8 +64,15 @@ void fm__tune_feed(fm__tune *tune, const fm__tune_times *times);
    say; 0: unknown. */
 double fm__tune_predict_alone(const fm__tune *tune);
 
+/* How many times longer share 0 took than it can have: where the first unit did a part of the work
+   beside the last one, all of it takes it 1 / part times as long at most; where nothing is divided,
+   runs of share 0 take as long as each other. Above 1 something else slowed those that share 0 was
+   judged by (or half of the weights fit into a cache that all of them do not). 0: unknown. */
+double fm__tune_excess(const fm__tune *tune);
+
 /* Adds what recordings took (busy_ns) to the classes of the divided products that they compute, by
-   work: class_of and work are of the plan's ops, FM__TUNE_NO_CLASS where an op has none. */
+   work: class_of and work are of the plan's ops, FM__TUNE_NO_CLASS where an op has none. Also sets
+   first_part. */
 void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_unit,
                         const uint8_t *class_of, const double *work, const fm__exec_span *spans,
                         uint32_t n_span);

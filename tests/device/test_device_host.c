@@ -266,6 +266,120 @@ static void what_is_read_next_is_known(void **state) {
     }
 }
 
+/* ---- what is read while waiting ---- */
+
+/* What a thread reads ahead is where its first turn of the product begins, and no more than that;
+   nothing with many rows. */
+static void what_is_read_while_waiting_is_what_comes_first(void **state) {
+    (void)state;
+    for (uint32_t rows = 1; rows <= 9; rows += 8)
+        for (int ways = 1; ways <= 2; ways++) {
+            fm__device *device = make_device(3, NULL);
+            fm__host *host = (fm__host *)device;
+            set_ways(&host->kernels, ways);
+            host->kernels.asks = false;
+            model m;
+            model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
+            fixture_batch(&m.f, rows, 0, MODEL_VOCAB, 1);
+            fm__run run;
+            fm__run_status status;
+            run_init(&run, &status, &m.f, m.tape, device);
+            const fm__weight *down = m.tape->weights[m.layers[0].down];
+            fm__host_step step = {.axis = FM__AXIS_WHOLE, .is_product = true};
+            while (m.tape->ops[step.index].weight[0] != m.layers[0].down)
+                step.index++;
+            step.op = &m.tape->ops[step.index];
+            size_t bytes = 0;
+            for (uint32_t t = 0; t < 3; t++) {
+                const fm__host_work work = {.device = device,
+                                            .kernels = &host->kernels,
+                                            .tape = m.tape,
+                                            .step = &step,
+                                            .run = &run,
+                                            .thread = t,
+                                            .threads = 3};
+                const fm__host_region region = fm__host_first_region(&work);
+                bytes += region.bytes;
+                if (region.bytes == 0)
+                    continue;
+                assert_int_equal(region.backwards, ways == 2);
+                const uint8_t *low = region.at - (region.backwards ? region.bytes : 0);
+                assert_true(low >= down->host && low + region.bytes <= down->host + down->bytes);
+                assert_true((size_t)(low - down->host) % down->layout.stride == 0);
+            }
+            assert_int_equal(bytes > 0, rows == 1);
+            run_finish(&run);
+            model_finish(&m);
+            fm__device_destroy(&device);
+        }
+}
+
+/* ---- tokens prepared once ---- */
+
+/* A form that shares: the rows themselves, piece by piece a row. */
+static struct {
+    fm__linear_fn *kernels[FM__TYPE_COUNT];
+    _Atomic uint32_t pieces, calls;
+    uint32_t least; /* tokens */
+} form;
+
+static size_t form_bytes(uint32_t tokens, uint32_t k) {
+    return tokens < form.least ? 0 : (size_t)tokens * (k + 64);
+}
+
+static uint32_t form_units(uint32_t tokens, uint32_t k) {
+    (void)k;
+    return tokens;
+}
+
+static void form_prepare(const fm__linear_args *args, uint32_t unit) {
+    const uint8_t *row = args->act + unit * args->act_layout.stride;
+    assert_true(unit < args->tokens && args->prepared_tokens == args->tokens);
+    memcpy(args->prepared + (size_t)unit * (args->k + 64), row + args->act_layout.values, args->k);
+    form.pieces++;
+}
+
+static void form_linear(const fm__linear_args *args) {
+    if (args->prepared != NULL) {
+        form.calls++;
+        assert_true(args->prepared_first + args->tokens <= args->prepared_tokens);
+    }
+    for (uint32_t t = 0; args->prepared != NULL && t < args->tokens; t++)
+        assert_memory_equal(args->prepared + (size_t)(args->prepared_first + t) * (args->k + 64),
+                            args->act + t * args->act_layout.stride + args->act_layout.values,
+                            args->k);
+    form.kernels[fm__type_index(args->type)](args);
+}
+
+static void tokens_are_prepared_once_for_all_tasks(void **state) {
+    (void)state;
+    static const fm__linear_shared forms[2] = {{form_bytes, form_units, form_prepare},
+                                               {form_bytes, form_units, form_prepare}};
+    enum { ROWS = 33 };
+    for (uint32_t least = ROWS - 1; least <= ROWS + 1; least++) {
+        fm__device *device = make_device(3, NULL);
+        fm__kernels *kernels = &((fm__host *)device)->kernels;
+        for (size_t i = 0; i < fm__type_count(); i++) {
+            form.kernels[i] = kernels->linear[i][0].fn;
+            kernels->linear[i][0].fn = form_linear;
+            if (fm__type_at(i)->dtype == FM__Q8_0 || fm__type_at(i)->dtype == FM__Q4_K)
+                kernels->linear[i][0].shared = &forms[fm__type_at(i)->dtype == FM__Q4_K];
+        }
+        form.least = least;
+        form.pieces = form.calls = 0;
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q4_K, 40, 2);
+        fixture_batch(&m.f, ROWS, 0, MODEL_VOCAB, 2);
+        conform(&m.f, m.tape, m.tape->logits, 2, device);
+        /* q, k and v have one input, and o, gate and up, and down one each; outputs are too few */
+        assert_int_equal(form.pieces, least <= ROWS ? 4 * MODEL_LAYERS * ROWS : 0);
+        assert_int_equal(form.calls > 0, least <= ROWS);
+        assert_true(fm__device_scratch_bytes(device, m.tape, false) >= form_bytes(40, MODEL_FF));
+        model_finish(&m);
+        fm__device_destroy(&device);
+    }
+}
+
 /* ---- the whole model ---- */
 
 static void a_model_on_every_team_and_rung(void **state) {
@@ -620,7 +734,7 @@ static void records_are_checked(void **state) {
         {.op = linear, .axis = FM__AXIS_TOKENS, .begin = 5, .end = 0},
         {.op = linear, .axis = FM__AXIS_TOKENS, .begin = 5, .end = 5},
         {.op = linear, .axis = FM__AXIS_TOKENS, .begin = 0, .end = 1 << 17},
-        {.op = linear, .axis = FM__AXIS_GROUPS, .begin = 0, .end = 1},
+        {.op = linear, .axis = FM__AXIS_PRODUCTS, .begin = 0, .end = 1},
         {.op = linear, .axis = (fm__axis)9, .begin = 0, .end = 1},
     };
     fm_error error;
@@ -864,6 +978,8 @@ int main(void) {
         cmocka_unit_test(wide_products),
         cmocka_unit_test(cuts_cover_everything),
         cmocka_unit_test(what_is_read_next_is_known),
+        cmocka_unit_test(what_is_read_while_waiting_is_what_comes_first),
+        cmocka_unit_test(tokens_are_prepared_once_for_all_tasks),
         cmocka_unit_test(a_model_on_every_team_and_rung),
         cmocka_unit_test(no_row_wants_output),
         cmocka_unit_test(halves_equal_the_whole),

@@ -103,6 +103,7 @@ static void shares_may_differ_from_op_to_op(void **state) {
     conversation_init(&c, &m);
     double(*shares)[FM__MAX_UNITS] = fm__alloc_zero(m.tape->n_op * sizeof *shares);
     assert_non_null(shares);
+    static const fm__axis AXES[] = {FM__AXIS_TOKENS, FM__AXIS_CHANNELS, FM__AXIS_PRODUCTS};
     for (int kind = 0; kind < 4; kind++) {
         session s = make_pair((pair)kind);
         for (int round = 0; round < 12; round++) {
@@ -112,7 +113,7 @@ static void shares_may_differ_from_op_to_op(void **state) {
             const fm__plan_options options = {
                 .shares = {1},
                 .op_shares = (const double(*)[FM__MAX_UNITS])shares,
-                .axis = round % 3 == 0 ? FM__AXIS_TOKENS : FM__AXIS_CHANNELS,
+                .axis = AXES[round % 3],
                 .deps = MODES[round % N_MODE],
             };
             session_init(&s, &m, &options);
@@ -122,6 +123,41 @@ static void shares_may_differ_from_op_to_op(void **state) {
         session_finish(&s);
     }
     fm__free(shares);
+    conversation_finish(&c);
+    model_finish(&m);
+}
+
+static uint32_t op_of(const model *m, int16_t weight) {
+    uint32_t op = 0;
+    while (m->tape->ops[op].weight[0] != weight)
+        op++;
+    return op;
+}
+
+/* Rows of q are turned, which is no work, before attention needs k and v: the main unit waits once
+   for all three, and the other unit does them in one piece. */
+static void one_wait_is_for_q_k_and_v(void **state) {
+    (void)state;
+    model m;
+    conversation c;
+    model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
+    conversation_init(&c, &m);
+    session s = make_pair(DISCRETE_MAIN);
+    const fm__plan_options options = {.shares = {1, 1}, .axis = FM__AXIS_CHANNELS};
+    session_init(&s, &m, &options);
+    converse(&s, &m, &c);
+    fm__exec_span spans[128];
+    uint32_t n = fm__exec_spans(s.exec, spans, 128), found = 0;
+    assert_true(n <= 128);
+    for (uint32_t i = 0; i < n; i++)
+        for (int layer = 0; layer < MODEL_LAYERS; layer++)
+            if (spans[i].unit == 1 && spans[i].first_op == op_of(&m, m.layers[layer].q)) {
+                assert_int_equal(spans[i].last_op, op_of(&m, m.layers[layer].v));
+                found++;
+            }
+    assert_int_equal(found, MODEL_LAYERS);
+    session_close(&s);
+    session_finish(&s);
     conversation_finish(&c);
     model_finish(&m);
 }
@@ -678,6 +714,7 @@ int main(void) {
         cmocka_unit_test(a_discrete_main_unit_gives_the_bits_of_one),
         cmocka_unit_test(a_discrete_main_unit_with_two_hosts_does_too),
         cmocka_unit_test(shares_may_differ_from_op_to_op),
+        cmocka_unit_test(one_wait_is_for_q_k_and_v),
         cmocka_unit_test(the_embedding_may_be_looked_up_by_the_host),
         cmocka_unit_test(only_batch_is_serial_by_construction),
         cmocka_unit_test(eager_steps_do_not_overlap),

@@ -105,7 +105,7 @@ static void tokens_cost_what_they_must(void **state) {
     fm__device *units[2] = {make_null(true), make_null(false)};
     fm__plan *plan = plan_discrete(&m, units, 0.25, FM__AXIS_TOKENS);
     assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_Q8_32).n,
-                     6 * MODEL_LAYERS + 1);
+                     4 * MODEL_LAYERS + 1);
     assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_F32).n, 1);
     assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_DEVICE, FM__ACT_F32).n,
                      6 * MODEL_LAYERS);
@@ -134,7 +134,7 @@ static void without_need_nothing_is_copied(void **state) {
        it is fetched once for the norm behind. */
     assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_F32).n, 1);
     assert_int_equal(count_copies(plan, m.tape, FM__COPY_TO_HOST, FM__ACT_Q8_32).n,
-                     6 * MODEL_LAYERS + 1);
+                     4 * MODEL_LAYERS + 1);
     for (uint32_t i = 0; i < plan->n_copy; i++)
         assert_int_equal(plan->copies[i].axis, FM__AXIS_WHOLE);
     fm__plan_destroy(&plan);
@@ -437,6 +437,93 @@ static void ops_may_have_shares_of_their_own(void **state) {
     model_finish(&m);
 }
 
+/* ---- whole products ---- */
+
+static bool is_product(const fm__op *op) {
+    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+}
+
+/* Of the products like op `like`: how many there are, and how many are the last unit's. */
+static uint32_t count_dealt(const fm__tape *tape, const uint8_t *owner, uint32_t like,
+                            uint32_t *n) {
+    const fm__weight *w = tape->weights[tape->ops[like].weight[0]];
+    uint32_t last = 0;
+    *n = 0;
+    for (uint32_t i = 0; i < tape->n_op; i++) {
+        const fm__op *op = &tape->ops[i];
+        if (!is_product(op) || op->kind != tape->ops[like].kind ||
+            tape->weights[op->weight[0]]->n != w->n || tape->weights[op->weight[0]]->k != w->k ||
+            tape->weights[op->weight[0]]->type != w->type)
+            continue;
+        ++*n;
+        last += owner[i] == 1;
+    }
+    return last;
+}
+
+/* Of the products of each shape a unit gets its share, as nearly as whole ones allow. */
+static void products_are_dealt_out(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    double(*shares)[FM__MAX_UNITS] = fm__alloc_zero(m.tape->n_op * sizeof *shares);
+    uint8_t *owner = fm__alloc(m.tape->n_op);
+    assert_true(shares != NULL && owner != NULL);
+    for (int share = 0; share <= 16; share++) {
+        for (uint32_t i = 0; i < m.tape->n_op; i++) {
+            shares[i][0] = 16 - share;
+            shares[i][1] = share;
+        }
+        CHECK(fm__deal(m.tape, (const double(*)[FM__MAX_UNITS])shares, 2, owner, why));
+        for (uint32_t i = 0; i < m.tape->n_op; i++) {
+            uint32_t n = 0;
+            if (!is_product(&m.tape->ops[i])) {
+                assert_int_equal(owner[i], 0);
+                continue;
+            }
+            double want, last = count_dealt(m.tape, owner, i, &n);
+            want = n * share / 16.0;
+            assert_true(last > want - 1 && last < want + 1);
+            assert_true(n > 1 || share == 8 || last == (share > 8)); /* whoever has most of it */
+        }
+    }
+    fm__alloc_fail_after(1);
+    fm_error error = {0};
+    assert_int_equal(fm__deal(m.tape, (const double(*)[FM__MAX_UNITS])shares, 2, owner, &error),
+                     FM_ERROR_MEMORY);
+    fm__alloc_fail_after(0);
+    fm__free(owner);
+    fm__free(shares);
+    model_finish(&m);
+}
+
+/* No product is divided, and all count as shared: the busy time of both is of what was shared. */
+static void whole_products_are_not_divided(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
+    fm__device *units[2] = {make_null(true), make_null(false)};
+    for (int share = 0; share <= 4; share++) {
+        fm__plan *plan = plan_discrete(&m, units, share / 4.0, FM__AXIS_PRODUCTS);
+        uint32_t of_unit[2] = {0, 0};
+        for (uint32_t i = 0; i < plan->n_op; i++) {
+            assert_int_equal(plan->ops[i].axis, FM__AXIS_WHOLE);
+            assert_int_equal(plan->ops[i].n_range, 1);
+            if (is_product(&m.tape->ops[i]))
+                of_unit[plan->ops[i].ranges[0].unit]++;
+        }
+        assert_int_equal(of_unit[0] > 0, share < 4);
+        assert_int_equal(of_unit[1] > 0, share > 0);
+        assert_int_equal(plan->shares_products, share > 0 && share < 4);
+        for (uint32_t i = 0; i < plan->n_copy; i++)
+            assert_int_equal(plan->copies[i].axis, FM__AXIS_WHOLE);
+        fm__plan_destroy(&plan);
+    }
+    fm__device_destroy(&units[1]);
+    fm__device_destroy(&units[0]);
+    model_finish(&m);
+}
+
 /* ---- reports ---- */
 
 /* Every device name stands under "unit", every range under "range". */
@@ -564,6 +651,8 @@ int main(void) {
         cmocka_unit_test(parts_of_weights_allow_parts_of_products),
         cmocka_unit_test(tapes_may_be_planned_before_weights_are_there),
         cmocka_unit_test(ops_may_have_shares_of_their_own),
+        cmocka_unit_test(products_are_dealt_out),
+        cmocka_unit_test(whole_products_are_not_divided),
         cmocka_unit_test(the_table_is_aligned),
         cmocka_unit_test(json_says_what_the_plan_holds),
         cmocka_unit_test(reports_name_each_units_residency),

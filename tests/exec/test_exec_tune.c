@@ -303,11 +303,45 @@ static void nothing_that_can_be_run(void **state) {
     assert_true(tune.best[0] == 0 && tune.best_ns == 100 && tune.zero_ns == 100);
 }
 
+/* Times that contradict each other: whatever the share, the first unit's part of the work takes it
+   that part of the time at share 0, unless share 0 was disturbed. */
+static void an_excess_is_seen(void **state) {
+    (void)state;
+    chain c;
+    chain_init(&c, (fm__null_options){.ops_per_ns = 100}, (fm__null_options){.ops_per_ns = 100},
+               512);
+    for (int disturbed = 0; disturbed < 3; disturbed++) {
+        fm__tune tune;
+        double shares[FM__TUNE_CLASSES];
+        fm__tune_init(&tune, NULL, c.count, c.n_class);
+        assert_true(fm__tune_excess(&tune) == 0);
+        while (fm__tune_next(&tune, shares)) {
+            fm__tune_times times = run_shares(&c, shares);
+            /* something else ran beside share 0; or all the time, which nothing can tell */
+            times.ns *= disturbed == 2 || (disturbed == 1 && shares[0] == 0) ? 1.3 : 1;
+            fm__tune_feed(&tune, &times);
+        }
+        double excess = fm__tune_excess(&tune);
+        assert_true(tune.search.best > 0.3 && tune.search.best < 0.7);
+        if (disturbed == 1)
+            assert_true(excess > 1.15 && excess < 1.31);
+        else
+            assert_true(excess > 0.8 && excess < 1.01);
+    }
+    chain_finish(&c);
+    fm__tune tune;
+    double shares[FM__TUNE_CLASSES];
+    fm__tune_init(&tune, NULL, &(uint32_t){1}, 1);
+    while (fm__tune_next(&tune, shares)) /* nothing is to be divided */
+        fm__tune_feed(&tune, &(fm__tune_times){.ns = 100 + 100 * shares[0]});
+    assert_true(fm__tune_excess(&tune) == 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_share_of_a_step_is_found), cmocka_unit_test(each_class_gets_its_share),
         cmocka_unit_test(decoding_beside_an_h200),      cmocka_unit_test(a_budget_ends_the_tuning),
-        cmocka_unit_test(nothing_that_can_be_run),
+        cmocka_unit_test(nothing_that_can_be_run),      cmocka_unit_test(an_excess_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

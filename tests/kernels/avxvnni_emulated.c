@@ -36,8 +36,8 @@ TYPES(KERNEL)
 
 void test_avxvnni_emulated_fill(fm__kernels *table) {
 #define ENTRY(id, NAME)                                                                            \
-    table->linear[FM__TYPE_##NAME][0] =                                                            \
-        (fm__linear_kernel){id##_emulated, "fm__linear_" #id "_avxvnni, emulated", 6, 4, false};
+    table->linear[FM__TYPE_##NAME][0] = (fm__linear_kernel){                                       \
+        id##_emulated, "fm__linear_" #id "_avxvnni, emulated", 6, 4, false, NULL};
     TYPES(ENTRY)
     table->linear[FM__TYPE_TQ1_0][0] = table->linear[FM__TYPE_TQ2_0][0];
 }

@@ -14,7 +14,7 @@
 enum { MAX_N = 128, MAX_TOKENS = 33, MAX_K = 2560, GUARD = 5 /* columns behind n */ };
 
 static const uint32_t all_n[] = {1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 63, 65, 100, 128};
-static const uint32_t all_tokens[] = {1, 2, 3, 5, 8, 12, 13, 31, 33};
+static const uint32_t all_tokens[] = {1, 2, 3, 5, 6, 7, 8, 12, 13, 31, 33};
 static const uint32_t k_of_32[] = {32, 64, 96, 1024, 1056, 2080, 2560, 0};
 static const uint32_t k_of_256[] = {256, 512, 1024, 1280, 2304, 2560, 0};
 static const uint32_t k_of_1[] = {1, 2, 33, 588, 1023, 1024, 1025, 2049, 2560, 0};
@@ -448,6 +448,89 @@ static void check_many(problem *p, const fm__linear_kernel *kernel) {
     fm__free(to);
 }
 
+/* A product's tokens prepared in pieces, last piece first, and calls that begin within them. */
+static void check_prepared(problem *p, const fm__linear_kernel *kernel) {
+    enum { MANY = 2 * 256 + 21, ROWS_OUT = 40 };
+    static const uint32_t begins[] = {0, 16, 256, 272, 512}, counts[] = {32, 16, 277, 48, 21};
+    if (!kernel->shared)
+        return;
+    const size_t stride = p->act_layout.stride;
+    test_guarded few = p->act, many = test_guarded_alloc(MANY * stride);
+    float *to = fm__alloc((size_t)MANY * ROWS_OUT * sizeof(float));
+    assert_non_null(to);
+    for (size_t t = 0; t < MANY; t++)
+        memcpy(many.data + t * stride, few.data + t % MAX_TOKENS * stride, stride);
+    fm__linear_args args = arguments(p, ROWS_OUT, MANY, to, ROWS_OUT);
+    args.act = many.data;
+    const size_t bytes = kernel->shared->bytes(MANY, p->k);
+    test_guarded prepared = test_guarded_alloc(bytes);
+    memset(prepared.data, 0xFF, bytes); /* what is not prepared is NaN */
+    args.prepared = prepared.data;
+    args.prepared_tokens = MANY;
+    args.scratch = NULL; /* preparing needs none */
+    for (uint32_t unit = kernel->shared->units(MANY, p->k); unit-- > 0;)
+        kernel->shared->prepare(&args, unit);
+    assert_int_equal(kernel->shared->bytes(1, p->k), 0);
+    memset(many.data, 0xFF, MANY * stride); /* the call is not to read them again */
+    args.scratch = scratch;
+    for (size_t i = 0; i < COUNT(begins); i++) {
+        args.prepared_first = begins[i];
+        args.tokens = counts[i];
+        args.act = many.data + begins[i] * stride;
+        for (size_t j = 0; j < (size_t)MANY * ROWS_OUT; j++)
+            to[j] = UNTOUCHED;
+        kernel->fn(&args);
+        for (size_t t = 0; t < MANY; t++) {
+            if (t >= counts[i]) {
+                assert_true(to[t * ROWS_OUT] == UNTOUCHED);
+                continue;
+            }
+            if (!p->fast)
+                test_same_all(to + t * ROWS_OUT, p->expected + (begins[i] + t) % MAX_TOKENS * MAX_N,
+                              ROWS_OUT, kernel->name);
+        }
+        if (p->fast) { /* those of a whole period, in its order */
+            for (uint32_t t = 0; t < counts[i]; t++) {
+                problem one = *p;
+                one.act.data = few.data + (begins[i] + t) % MAX_TOKENS * stride;
+                if (t < 3 || t + 2 >= counts[i])
+                    check_double(&one, to + t * ROWS_OUT, ROWS_OUT, ROWS_OUT, 1, kernel->name);
+            }
+        }
+    }
+    test_guarded_free(&many);
+    test_guarded_free(&prepared);
+    fm__free(to);
+}
+
+/* More panels than a kernel keeps sums of: those of a problem, over and over, in more than one
+   segment. */
+static void check_wide(problem *p, const fm__linear_kernel *kernel) {
+    enum { N = 90 * FM__PANEL_ROWS - 3 };
+    const size_t stride = p->layout.stride, own = MAX_N / FM__PANEL_ROWS;
+    const size_t panels = (N + FM__PANEL_ROWS - 1) / FM__PANEL_ROWS;
+    test_guarded few = p->panels, many = test_guarded_alloc(panels * stride);
+    float *to = fm__alloc((size_t)MAX_TOKENS * N * sizeof(float));
+    assert_non_null(to);
+    for (size_t i = 0; i < panels; i++)
+        memcpy(many.data + i * stride, few.data + i % own * stride, stride);
+    p->panels = many;
+    fm__linear_args args = arguments(p, N, MAX_TOKENS, to, N);
+    kernel->fn(&args);
+    for (size_t t = 0; t < MAX_TOKENS; t++)
+        for (size_t row = 0; row < N; row += MAX_N) {
+            const size_t rows = N - row < MAX_N ? N - row : MAX_N;
+            if (!p->fast)
+                test_same_all(to + t * N + row, p->expected + t * MAX_N, rows, kernel->name);
+        }
+    p->panels = few;
+    for (size_t row = 0; p->fast && row < N; row += MAX_N)
+        check_double(p, to + row, N, N - row < MAX_N ? (uint32_t)(N - row) : MAX_N, MAX_TOKENS,
+                     kernel->name);
+    test_guarded_free(&many);
+    fm__free(to);
+}
+
 static void test_many_tokens(void **state) {
     (void)state;
     for (size_t type = 0; type < fm__type_count(); type++)
@@ -455,11 +538,18 @@ static void test_many_tokens(void **state) {
             if (!ref.linear[type][fast].fn)
                 continue;
             problem p;
-            problem_init(&p, fm__type_at(type), fast != 0, k_list(fm__type_at(type))[4],
-                         TEST_WEIGHT_RANDOM, TEST_ROW_NORMAL, 31 * type);
-            for (size_t r = 1; r < n_rungs; r++)
-                if (!seen(r, type, fast))
-                    check_many(&p, &rungs[r].kernels.linear[type][fast]);
+            const bool floats = fm__type_at(type)->block == 1;
+            problem_init(&p, fm__type_at(type), fast != 0,
+                         k_list(fm__type_at(type))[floats ? 6 : 4], TEST_WEIGHT_RANDOM,
+                         TEST_ROW_NORMAL, 31 * type);
+            for (size_t r = 1; r < n_rungs; r++) {
+                if (seen(r, type, fast))
+                    continue;
+                check_many(&p, &rungs[r].kernels.linear[type][fast]);
+                check_prepared(&p, &rungs[r].kernels.linear[type][fast]);
+                if (floats)
+                    check_wide(&p, &rungs[r].kernels.linear[type][fast]);
+            }
             problem_finish(&p);
         }
 }
@@ -492,8 +582,8 @@ static const uint8_t *first_read(const fm__linear_kernel *kernel, const fm__line
     return touched;
 }
 
-/* With few tokens a kernel begins at the end that its entry names: there, what precedes it fetches
-   ahead (device/host/linear.c). */
+/* With few tokens a kernel begins at the end that its entry names for one, and with more at the
+   first panel: there, what precedes it fetches ahead (device/host/linear.c). */
 static void test_direction(void **state) {
     (void)state;
     for (size_t r = 0; r < n_rungs; r++)
@@ -505,12 +595,13 @@ static void test_direction(void **state) {
                 problem p;
                 problem_init(&p, fm__type_at(type), fast != 0, k_list(fm__type_at(type))[1],
                              TEST_WEIGHT_RANDOM, TEST_ROW_NORMAL, type);
-                for (uint32_t tokens = 1; tokens <= 8; tokens += 7) {
+                for (uint32_t tokens = 1; tokens <= 8;
+                     tokens = tokens < 3 ? tokens + 1 : tokens + 5) {
                     fm__linear_args args = arguments(&p, MAX_N, tokens, out, MAX_N);
                     const uint8_t *at = first_read(kernel, &args, &p.panels);
                     const uint8_t *middle = p.panels.data + MAX_N / 16 / 2 * p.layout.stride;
                     assert_true(at >= p.panels.data && at < middle + (middle - p.panels.data));
-                    if ((at >= middle) != kernel->backwards)
+                    if ((at >= middle) != (kernel->backwards && tokens == 1))
                         fail_msg("%s, %u tokens: begins with panel %zu of %d", kernel->name, tokens,
                                  (size_t)(at - p.panels.data) / p.layout.stride, MAX_N / 16);
                 }

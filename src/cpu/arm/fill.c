@@ -8,7 +8,7 @@
 
 #define LINEAR(NAME, class, kernel, tile_tokens, tile_panels)                                      \
     table->linear[FM__TYPE_##NAME][class] = (fm__linear_kernel) {                                  \
-        kernel, #kernel, tile_tokens, tile_panels, false                                           \
+        kernel, #kernel, tile_tokens, tile_panels, false, NULL                                     \
     }
 
 void fm__kernels_fill_neon(fm__kernels *table, uint32_t features) {

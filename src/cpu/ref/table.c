@@ -9,12 +9,12 @@ void fm__kernels_fill_ref(fm__kernels *table) {
     table->rung = "ref";
 #define EXACT(id, NAME)                                                                            \
     table->linear[FM__TYPE_##NAME][0] =                                                            \
-        (fm__linear_kernel){fm__linear_##id##_ref, "fm__linear_" #id "_ref", 16, 1, false};
+        (fm__linear_kernel){fm__linear_##id##_ref, "fm__linear_" #id "_ref", 16, 1, false, NULL};
     FM__TYPE_LIST(EXACT)
 #undef EXACT
 #define FAST(id, NAME)                                                                             \
     table->linear[FM__TYPE_##NAME][1] = (fm__linear_kernel){                                       \
-        fm__linear_##id##_fast_ref, "fm__linear_" #id "_fast_ref", 16, 1, false};
+        fm__linear_##id##_fast_ref, "fm__linear_" #id "_fast_ref", 16, 1, false, NULL};
     FM__FLOAT_TYPE_LIST(FAST)
 #undef FAST
     table->quantise[FM__ACT_F32] = fm__quantise_f32_ref;

@@ -24,7 +24,7 @@ FM__INLINE __mmask16 fm__avx512_row_mask(uint32_t n, uint32_t panel) {
 }
 
 /* out rows lie far apart and are seldom in a near cache: fetched while the tile is computed. */
-FM__INLINE void fm__avx512_fetch_rows(const float *out, size_t stride, const int tokens) {
+FM__INLINE void fm__avx512_fetch_rows(const float *out, size_t stride, int tokens) {
     for (int t = 0; t < tokens; t++)
         _mm_prefetch((const char *)(out + (size_t)t * stride), _MM_HINT_T0);
 }
@@ -41,20 +41,39 @@ FM__INLINE void fm__avx512_store_rows(float *out, size_t stride, const int token
     }
 }
 
-/* Copies `bytes` (a multiple of 4) of `rows` rows to a stride that is no multiple of a page: rows
-   of float activations usually lie 4096 * n apart, where a dozen of them share one set of the near
-   cache (measured: half the speed). */
-FM__INLINE void fm__avx512_gather_rows(uint8_t *to, size_t to_stride, const uint8_t *from,
-                                       size_t from_stride, uint32_t rows, size_t bytes) {
-    for (uint32_t t = 0; t < rows; t++) {
-        uint8_t *o = to + (size_t)t * to_stride;
-        const uint8_t *i = from + (size_t)t * from_stride;
-        size_t b = 0;
-        for (; b + 64 <= bytes; b += 64)
-            _mm512_store_si512(o + b, _mm512_loadu_si512(i + b));
-        if (b < bytes) {
-            const __mmask16 mask = (__mmask16)((1u << ((bytes - b) / 4)) - 1u);
-            _mm512_mask_storeu_epi32(o + b, mask, _mm512_maskz_loadu_epi32(mask, i + b));
-        }
+/* What a tile gives for one segment is added to the sums of those before, which wait in scratch (16
+   floats a token); behind the last segment the first `count` tokens' go to out. Adding in out
+   itself costs more: its rows often lie a power of two apart, where they share a set of the near
+   cache. */
+FM__INLINE void fm__avx512_add_segment(const int tokens, uint32_t count, bool first, bool last,
+                                       __mmask16 rows, float *sums, float *out, size_t stride,
+                                       const __m512 *acc) {
+    FM__UNROLL for (int t = 0; t < tokens; t++) {
+        __m512 x = acc[t];
+        if (!first)
+            x = _mm512_add_ps(_mm512_load_ps(sums + 16 * t), x);
+        if (!last)
+            _mm512_store_ps(sums + 16 * t, x);
+        else if ((uint32_t)t < count)
+            _mm512_mask_storeu_ps(out + (size_t)t * stride, rows, x);
     }
+}
+
+/* Memory that is read soon, asked for bit by bit, so that arithmetic goes on meanwhile. */
+typedef struct fm__avx512_ahead {
+    const uint8_t *at, *end;
+    size_t step; /* bytes a call */
+} fm__avx512_ahead;
+
+/* `bytes` (a multiple of 64), all of them after `calls` calls. */
+FM__INLINE fm__avx512_ahead fm__avx512_ahead_of(const uint8_t *at, size_t bytes, size_t calls) {
+    return (fm__avx512_ahead){
+        .at = at, .end = at + bytes, .step = (bytes / 64 + calls - 1) / calls * 64};
+}
+
+FM__INLINE void fm__avx512_fetch(fm__avx512_ahead *ahead) {
+    const size_t left = (size_t)(ahead->end - ahead->at);
+    const uint8_t *end = ahead->at + (ahead->step < left ? ahead->step : left);
+    for (; ahead->at < end; ahead->at += 64)
+        _mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
 }

@@ -8,7 +8,7 @@
 
 #define ENTRY(NAME, class, kernel, tile_tokens, tile_panels, from_the_end)                         \
     table->linear[FM__TYPE_##NAME][class] = (fm__linear_kernel) {                                  \
-        kernel, #kernel, tile_tokens, tile_panels, from_the_end                                    \
+        kernel, #kernel, tile_tokens, tile_panels, from_the_end, NULL                              \
     }
 #define LINEAR(NAME, class, kernel, tile_tokens, tile_panels)                                      \
     ENTRY(NAME, class, kernel, tile_tokens, tile_panels, false)
@@ -94,13 +94,13 @@ void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
         BACKWARDS(TQ1_0, 0, fm__linear_tq1_0_avx512vnni, 8, 4);
         BACKWARDS(TQ2_0, 0, fm__linear_tq2_0_avx512vnni, 8, 4);
     }
-    LINEAR(F32, 0, fm__linear_f32_avx512, 12, 4);
-    LINEAR(F32, 1, fm__linear_f32_fast_avx512, 12, 4);
-    LINEAR(F16, 0, fm__linear_f16_avx512, 12, 4);
-    LINEAR(F16, 1, fm__linear_f16_avx512, 12, 4);
-    LINEAR(BF16, 0, fm__linear_bf16_avx512, 12, 4);
+    LINEAR(F32, 0, fm__linear_f32_avx512, 16, 4);
+    LINEAR(F32, 1, fm__linear_f32_fast_avx512, 16, 4);
+    LINEAR(F16, 0, fm__linear_f16_avx512, 16, 4);
+    LINEAR(F16, 1, fm__linear_f16_avx512, 16, 4);
+    LINEAR(BF16, 0, fm__linear_bf16_avx512, 16, 4);
     if (features & FM__CPU_AVX512_BF16)
-        LINEAR(BF16, 1, fm__linear_bf16_fast_avx512bf16, 12, 4);
+        LINEAR(BF16, 1, fm__linear_bf16_fast_avx512bf16, 16, 4);
     table->quantise[FM__ACT_F32] = fm__quantise_f32_avx512;
     table->quantise[FM__ACT_R13] = fm__quantise_r13_avx512;
     table->quantise[FM__ACT_R16] = fm__quantise_r16_avx512;
@@ -119,25 +119,40 @@ void fm__kernels_fill_avx512(fm__kernels *table, uint32_t features) {
         table->attention[FM__CACHE_Q8_0] = fm__attention_q8_0_avx512vnni;
 }
 
-/* A kernel prepares the activations of its tokens for each call and wants many panels, which the
-   cut of many tokens gives it (device/host/linear.c); few tokens run the AVX-512 kernels, as finely
-   cut. */
+/* A call reads all its prepared tokens, often from the L3 cache, and wants many panels for them;
+   few tokens run the AVX-512 kernels, as finely cut. */
 void fm__kernels_fill_amx(fm__kernels *table, uint32_t features) {
     (void)features;
-    BACKWARDS(Q8_0, 0, fm__linear_q8_0_amx, 16, 4);
-    BACKWARDS(Q4_0, 0, fm__linear_q4_0_amx, 16, 4);
-    BACKWARDS(Q4_1, 0, fm__linear_q4_1_amx, 16, 4);
-    BACKWARDS(Q5_0, 0, fm__linear_q5_0_amx, 16, 4);
-    BACKWARDS(Q5_1, 0, fm__linear_q5_1_amx, 16, 4);
-    BACKWARDS(IQ4_NL, 0, fm__linear_iq4_nl_amx, 16, 4);
-    BACKWARDS(MXFP4, 0, fm__linear_mxfp4_amx, 16, 4);
-    BACKWARDS(Q2_K, 0, fm__linear_q2_k_amx, 16, 4);
-    BACKWARDS(Q3_K, 0, fm__linear_q3_k_amx, 16, 4);
-    BACKWARDS(Q4_K, 0, fm__linear_q4_k_amx, 16, 4);
-    BACKWARDS(Q5_K, 0, fm__linear_q5_k_amx, 16, 4);
-    BACKWARDS(Q6_K, 0, fm__linear_q6_k_amx, 16, 4);
-    BACKWARDS(IQ4_XS, 0, fm__linear_iq4_xs_amx, 16, 4);
-    BACKWARDS(TQ1_0, 0, fm__linear_tq1_0_amx, 16, 4);
-    BACKWARDS(TQ2_0, 0, fm__linear_tq2_0_amx, 16, 4);
-    LINEAR(BF16, 1, fm__linear_bf16_fast_amx, 32, 4);
+    BACKWARDS(Q8_0, 0, fm__linear_q8_0_amx, 16, 16);
+    BACKWARDS(Q4_0, 0, fm__linear_q4_0_amx, 16, 16);
+    BACKWARDS(Q4_1, 0, fm__linear_q4_1_amx, 16, 16);
+    BACKWARDS(Q5_0, 0, fm__linear_q5_0_amx, 16, 16);
+    BACKWARDS(Q5_1, 0, fm__linear_q5_1_amx, 16, 16);
+    BACKWARDS(IQ4_NL, 0, fm__linear_iq4_nl_amx, 16, 16);
+    BACKWARDS(MXFP4, 0, fm__linear_mxfp4_amx, 16, 16);
+    BACKWARDS(Q2_K, 0, fm__linear_q2_k_amx, 16, 16);
+    BACKWARDS(Q3_K, 0, fm__linear_q3_k_amx, 16, 16);
+    BACKWARDS(Q4_K, 0, fm__linear_q4_k_amx, 16, 16);
+    BACKWARDS(Q5_K, 0, fm__linear_q5_k_amx, 16, 16);
+    BACKWARDS(Q6_K, 0, fm__linear_q6_k_amx, 16, 16);
+    BACKWARDS(IQ4_XS, 0, fm__linear_iq4_xs_amx, 16, 16);
+    BACKWARDS(TQ1_0, 0, fm__linear_tq1_0_amx, 16, 16);
+    BACKWARDS(TQ2_0, 0, fm__linear_tq2_0_amx, 16, 16);
+    LINEAR(BF16, 1, fm__linear_bf16_fast_amx, 32, 16);
+    table->linear[FM__TYPE_Q8_0][0].shared = &fm__linear_q32_amx_shared;
+    table->linear[FM__TYPE_Q4_0][0].shared = &fm__linear_q32_amx_shared;
+    table->linear[FM__TYPE_Q4_1][0].shared = &fm__linear_q32_amx_shared;
+    table->linear[FM__TYPE_Q5_0][0].shared = &fm__linear_q32_amx_shared;
+    table->linear[FM__TYPE_Q5_1][0].shared = &fm__linear_q32_amx_shared;
+    table->linear[FM__TYPE_IQ4_NL][0].shared = &fm__linear_q32_amx_shared;
+    table->linear[FM__TYPE_MXFP4][0].shared = &fm__linear_q32_amx_shared;
+    table->linear[FM__TYPE_Q2_K][0].shared = &fm__linear_q2_k_amx_shared;
+    table->linear[FM__TYPE_Q3_K][0].shared = &fm__linear_q3_k_amx_shared;
+    table->linear[FM__TYPE_Q4_K][0].shared = &fm__linear_q4_k_amx_shared;
+    table->linear[FM__TYPE_Q5_K][0].shared = &fm__linear_q4_k_amx_shared;
+    table->linear[FM__TYPE_Q6_K][0].shared = &fm__linear_q6_k_amx_shared;
+    table->linear[FM__TYPE_IQ4_XS][0].shared = &fm__linear_q6_k_amx_shared;
+    table->linear[FM__TYPE_TQ1_0][0].shared = &fm__linear_q3_k_amx_shared;
+    table->linear[FM__TYPE_TQ2_0][0].shared = &fm__linear_q3_k_amx_shared;
+    table->linear[FM__TYPE_BF16][1].shared = &fm__linear_bf16_fast_amx_shared;
 }

@@ -7,8 +7,9 @@
  *
  * A panel's vectors are the rows of a B tile: 8 of them hold 32 k of 8-bit codes, 16 hold 32 k of
  * bf16. An A tile is 16 tokens, a C tile 16 tokens by the 16 rows of a panel. Activations are
- * copied to scratch, so that the rows of a tile follow each other (rows of activations often lie a
- * multiple of 4096 bytes apart) and missing tokens are zeros.
+ * copied, so that the rows of a tile follow each other (rows of activations often lie a multiple of
+ * 4096 bytes apart) and missing tokens are zeros: once for all calls of a product
+ * (fm__linear_shared), or by a call to its scratch.
  */
 #pragma once
 
@@ -41,7 +42,7 @@ typedef struct fm__amx_config {
 } fm__amx_config;
 _Static_assert(sizeof(fm__amx_config) == 64, "as the processor lays it out");
 
-/* Some tokens of a call: those whose activations are in scratch. */
+/* Some tokens of a call: a round of them. */
 typedef struct fm__amx_tokens {
     uint32_t first, count;
 } fm__amx_tokens;
@@ -59,6 +60,39 @@ FM__INLINE uint32_t fm__amx_tiles(fm__amx_tokens tokens) {
 FM__INLINE uint32_t fm__amx_tile_tokens(fm__amx_tokens tokens, uint32_t i) {
     const uint32_t left = tokens.count - i * FM__AMX_TILE;
     return left < FM__AMX_TILE ? left : FM__AMX_TILE;
+}
+
+/* Of k, from k0. */
+FM__INLINE uint32_t fm__amx_segment(const fm__linear_args *args, uint32_t k0) {
+    return args->k - k0 < FM__SEGMENT ? args->k - k0 : FM__SEGMENT;
+}
+
+/* Pieces of preparing a whole product's tokens: [segment][tile of tokens]. */
+FM__INLINE uint32_t fm__amx_all_tiles(uint32_t tokens) {
+    return tokens / FM__AMX_TILE + (tokens % FM__AMX_TILE != 0);
+}
+
+/* 0: so few tokens that the AVX-512 kernel takes them. */
+FM__INLINE uint32_t fm__amx_units(uint32_t tokens, uint32_t k) {
+    const uint32_t segments = k / FM__SEGMENT + (k % FM__SEGMENT != 0);
+    return tokens < FM__AMX_LEAST ? 0 : segments * fm__amx_all_tiles(tokens);
+}
+
+typedef struct fm__amx_unit {
+    uint32_t first, count, k0; /* tokens of the product, first of its segment */
+} fm__amx_unit;
+
+FM__INLINE fm__amx_unit fm__amx_unit_at(uint32_t tokens, uint32_t unit) {
+    const uint32_t tiles = fm__amx_all_tiles(tokens);
+    fm__amx_unit u = {.first = unit % tiles * FM__AMX_TILE, .k0 = unit / tiles * FM__SEGMENT};
+    u.count = tokens - u.first < FM__AMX_TILE ? tokens - u.first : FM__AMX_TILE;
+    return u;
+}
+
+/* The piece with a round's first token. */
+FM__INLINE size_t fm__amx_unit_of(const fm__linear_args *args, fm__amx_tokens tokens, uint32_t k0) {
+    return (size_t)(k0 / FM__SEGMENT) * fm__amx_all_tiles(args->prepared_tokens) +
+           (args->prepared_first + tokens.first) / FM__AMX_TILE;
 }
 
 /* The first `count` of 16 lanes, from memory that may end behind them. */

@@ -397,6 +397,27 @@ FM__INLINE void fm__vnni_run(const fm__shape shape, const int tokens, const uint
         out + (size_t)t * place->stride, place->stride, 1, place->rows, place->first, acc + t);
 }
 
+/* Bytes of a panel's `chunks` chunks at k0: codes, to be fetched while the panel before is
+   multiplied; scales, which are few, at once. */
+FM__INLINE fm__avx512_ahead fm__vnni_next(const fm__shape shape, const fm__linear_args *args,
+                                          uint32_t panel, uint32_t k0, uint32_t chunks,
+                                          size_t tiles) {
+    const fm__panel_layout *layout = &args->layout;
+    const uint8_t *base = args->panels + (size_t)panel * layout->stride;
+    const size_t block0 = k0 / (uint32_t)shape.block;
+    const size_t blocks = chunks * FM__CHUNK / (uint32_t)shape.block;
+    const size_t d_bytes = shape.d_is_f32 ? 64 : 32, sub_bytes = fm__shape_sub_bytes(shape);
+    for (size_t i = 0; i < blocks * sub_bytes; i += 64)
+        _mm_prefetch((const char *)base + layout->sub + block0 * sub_bytes + i, _MM_HINT_T0);
+    for (size_t i = 0; i < blocks * d_bytes; i += 64)
+        _mm_prefetch((const char *)base + layout->d + block0 * d_bytes + i, _MM_HINT_T0);
+    for (size_t i = 0; shape.has_min && i < blocks * 32; i += 64)
+        _mm_prefetch((const char *)base + layout->m + block0 * 32 + i, _MM_HINT_T0);
+    const size_t chunk_bytes = 64 * (size_t)shape.bits;
+    return fm__avx512_ahead_of(base + layout->codes + k0 / FM__CHUNK * chunk_bytes,
+                               chunks * chunk_bytes, tiles);
+}
+
 /* Tokens [t0, t1), whose segment at k0 is prepared in rows, times every panel. */
 FM__INLINE void fm__vnni_panels(const fm__shape shape, const fm__linear_args *args, uint32_t t0,
                                 uint32_t t1, uint32_t k0, uint32_t chunks, __m512i table) {
@@ -411,8 +432,13 @@ FM__INLINE void fm__vnni_panels(const fm__shape shape, const fm__linear_args *ar
         };
         const uint8_t *rows = weights + FM__VNNI_WEIGHTS;
         fm__vnni_prepare(shape, args, panel, k0, chunks, table, weights);
+        fm__avx512_ahead ahead = {0};
+        if (panel + 1 < end)
+            ahead = fm__vnni_next(shape, args, panel + 1, k0, chunks,
+                                  (t1 - t0 + FM__VNNI_TILE - 1) / FM__VNNI_TILE);
         for (uint32_t t = 0; t < t1 - t0; t += FM__VNNI_TILE, rows += FM__VNNI_ROWS) {
             const uint32_t left = t1 - t0 - t;
+            fm__avx512_fetch(&ahead);
             if (left > 4)
                 fm__vnni_run(shape, FM__VNNI_TILE, weights, rows, chunks, &place, t,
                              left < FM__VNNI_TILE ? left : FM__VNNI_TILE);

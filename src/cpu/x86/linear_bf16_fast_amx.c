@@ -10,6 +10,9 @@
 #include "cpu/x86/linear_bf16_amx.h"
 #include "cpu/x86/x86.h"
 
+const fm__linear_shared fm__linear_bf16_fast_amx_shared = {fm__amx_bf16_shared_bytes, fm__amx_units,
+                                                           fm__amx_bf16_prepare};
+
 void fm__linear_bf16_fast_amx(const fm__linear_args *args) {
     if (args->tokens < FM__AMX_LEAST)
         fm__linear_bf16_fast_avx512bf16(args);

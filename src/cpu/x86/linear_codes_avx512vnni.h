@@ -27,6 +27,13 @@ FM__INLINE int fm__vnni_offset_shift(const fm__shape shape) {
 
 /* ---- codes ---- */
 
+/* Into a register: the compiler would read memory once a use, and loads are one a cycle. */
+FM__INLINE __m512i fm__vnni_load(const uint8_t *p) {
+    __m512i x = _mm512_load_si512(p);
+    __asm__("" : "+v"(x));
+    return x;
+}
+
 /* One chunk (32 k of 16 rows) as 8 vectors of unsigned bytes, k ascending by 4. */
 FM__INLINE void fm__vnni_unpack(const fm__shape shape, const uint8_t *chunk, __m512i table,
                                 __m512i w[8]) {
@@ -39,7 +46,7 @@ FM__INLINE void fm__vnni_unpack(const fm__shape shape, const uint8_t *chunk, __m
     if (shape.bits == 2 || shape.bits == 3) {
         const __m512i three = _mm512_set1_epi8(3);
         FM__UNROLL for (int v = 0; v < 2; v++) {
-            __m512i x = _mm512_load_si512(chunk + 64 * v);
+            __m512i x = fm__vnni_load(chunk + 64 * v);
             w[v] = _mm512_and_si512(x, three);
             w[v + 2] = _mm512_and_si512(_mm512_srli_epi16(x, 2), three);
             w[v + 4] = _mm512_and_si512(_mm512_srli_epi16(x, 4), three);
@@ -49,7 +56,7 @@ FM__INLINE void fm__vnni_unpack(const fm__shape shape, const uint8_t *chunk, __m
     } else {
         const __m512i fifteen = _mm512_set1_epi8(15);
         FM__UNROLL for (int v = 0; v < 4; v++) {
-            __m512i x = _mm512_load_si512(chunk + 64 * v);
+            __m512i x = fm__vnni_load(chunk + 64 * v);
             w[v] = _mm512_and_si512(x, fifteen);
             w[v + 4] = _mm512_and_si512(_mm512_srli_epi16(x, 4), fifteen);
         }
@@ -59,7 +66,7 @@ FM__INLINE void fm__vnni_unpack(const fm__shape shape, const uint8_t *chunk, __m
     if (shape.bits == 3 || shape.bits == 5) {
         const int at = shape.bits - 1;
         const __m512i bit = _mm512_set1_epi8((char)(1 << at));
-        const __m512i x = _mm512_load_si512(chunk);
+        const __m512i x = fm__vnni_load(chunk);
         FM__UNROLL for (int t = 0; t < 8; t++) {
             __m512i y = t < at ? _mm512_slli_epi16(x, (unsigned)(t < at ? at - t : 0))
                                : _mm512_srli_epi16(x, (unsigned)(t < at ? 0 : t - at));
@@ -69,7 +76,7 @@ FM__INLINE void fm__vnni_unpack(const fm__shape shape, const uint8_t *chunk, __m
     if (shape.bits == 6) {
         const __m512i bits = _mm512_set1_epi8(0x30);
         FM__UNROLL for (int v = 0; v < 2; v++) {
-            __m512i x = _mm512_load_si512(chunk + 64 * v);
+            __m512i x = fm__vnni_load(chunk + 64 * v);
             w[v] = _mm512_ternarylogic_epi32(w[v], _mm512_slli_epi16(x, 4), bits, 0xF8);
             w[v + 2] = _mm512_ternarylogic_epi32(w[v + 2], _mm512_slli_epi16(x, 2), bits, 0xF8);
             w[v + 4] = _mm512_ternarylogic_epi32(w[v + 4], x, bits, 0xF8);
@@ -123,21 +130,28 @@ FM__INLINE __m512i fm__vnni_scale(const fm__shape shape, const uint8_t *sub, int
     return shape.sub_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
 }
 
-/* int16 pairs (2i, 2i + 1) of what multiplies the activation sums: minima, or, where codes have an
-   offset, the scales. */
+/* Bytes of sub-blocks 2i and 2i + 1 as int16 pairs. */
+FM__INLINE __m512i fm__vnni_sub_pairs(const fm__shape shape, const uint8_t *sub, int i) {
+    const __m128i a = _mm_load_si128((const __m128i *)(sub + 32 * i));
+    const __m128i b = _mm_load_si128((const __m128i *)(sub + 32 * i + 16));
+    const __m256i both = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));
+    return shape.sub_signed ? _mm512_cvtepi8_epi16(both) : _mm512_cvtepu8_epi16(both);
+}
+
+/* Their scales. */
+FM__INLINE __m512i fm__vnni_scale_pairs(const fm__shape shape, const uint8_t *sub, int i) {
+    const __m512i pairs = fm__vnni_sub_pairs(shape, sub, i);
+    return shape.sub_nibbles ? _mm512_and_si512(pairs, _mm512_set1_epi16(15)) : pairs;
+}
+
+/* What multiplies their activation sums: minima, or, where codes have an offset, the scales. */
 FM__INLINE __m512i fm__vnni_pairs(const fm__shape shape, const uint8_t *sub, int i) {
     if (!shape.sub_width)
         return _mm512_set1_epi16(1);
     if (shape.has_min && !shape.sub_nibbles)
         sub += 128; /* behind the scales */
-    __m128i a = _mm_load_si128((const __m128i *)(sub + 32 * i));
-    __m128i b = _mm_load_si128((const __m128i *)(sub + 32 * i + 16));
-    if (shape.sub_nibbles) {
-        a = _mm_and_si128(_mm_srli_epi16(a, 4), _mm_set1_epi8(15));
-        b = _mm_and_si128(_mm_srli_epi16(b, 4), _mm_set1_epi8(15));
-    }
-    __m256i both = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));
-    return shape.sub_signed ? _mm512_cvtepi8_epi16(both) : _mm512_cvtepu8_epi16(both);
+    const __m512i pairs = fm__vnni_sub_pairs(shape, sub, i);
+    return shape.sub_nibbles ? _mm512_srli_epi16(pairs, 4) : pairs;
 }
 
 /* ---- activations: what a segment of one token needs besides its bytes ---- */

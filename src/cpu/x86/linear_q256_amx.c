@@ -10,6 +10,18 @@
 #include "cpu/x86/linear_q256_amx.h"
 #include "cpu/x86/x86.h"
 
+/* What the types' kernels read is one of four forms. */
+#define SHARED(id, NAME)                                                                           \
+    static void prepare_##id(const fm__linear_args *args, uint32_t unit) {                         \
+        fm__amx256_prepare(FM__SHAPE_##NAME, args, unit);                                          \
+    }                                                                                              \
+    const fm__linear_shared fm__linear_##id##_amx_shared = {fm__amx256_shared_bytes,               \
+                                                            fm__amx_units, prepare_##id};
+SHARED(q2_k, Q2_K)
+SHARED(q3_k, Q3_K) /* and TQ1_0, TQ2_0 */
+SHARED(q4_k, Q4_K) /* and Q5_K */
+SHARED(q6_k, Q6_K) /* and IQ4_XS */
+
 FM__INLINE void run(const fm__shape shape, fm__linear_fn *few, const fm__linear_args *args) {
     if (args->tokens < FM__AMX_LEAST)
         few(args);

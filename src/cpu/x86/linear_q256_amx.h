@@ -36,11 +36,16 @@ enum {
     FM__AMX256_STEPS = 4, /* of 64 k a block */
 };
 
+/* One segment of a token tile, prepared. */
+typedef struct fm__amx256_tile {
+    uint8_t act[FM__AMX256_BLOCKS][FM__AMX256_STEPS][2][FM__AMX_TILE][64];
+    uint8_t side[FM__AMX_TILE][FM__VNNI_SIDE]; /* types with a minimum: their sums */
+    float d[FM__AMX_TILE][FM__AMX256_BLOCKS];
+} fm__amx256_tile;
+
 /* One segment of FM__AMX_TOKENS tokens; a block of two panels. */
 typedef struct fm__amx256_scratch {
-    uint8_t act[FM__AMX_TILES][FM__AMX256_BLOCKS][FM__AMX256_STEPS][2][FM__AMX_TILE][64];
-    uint8_t side[FM__AMX_TOKENS][FM__VNNI_SIDE]; /* types with a minimum: their sums */
-    float d[FM__AMX_TILES][FM__AMX_TILE][FM__AMX256_BLOCKS];
+    fm__amx256_tile tiles[FM__AMX_TILES];
     uint8_t codes[2][FM__AMX256_STEPS][16][64];
     uint8_t pairs[2][8][64];           /* types with a minimum, of each panel */
     int32_t isum[4][FM__AMX_TILE][16]; /* a token tile's, read before the next one's are stored */
@@ -55,7 +60,7 @@ FM__INLINE bool fm__amx256_narrow(const fm__shape shape) {
 
 FM__INLINE void fm__amx256_configure(void) {
     fm__amx_config config = {.palette = 1};
-    for (int t = 0; t < 8; t++) { /* 0..3: C; 4, 5: A; 6, 7: B */
+    for (int t = 0; t < 8; t++) { /* 0..3: C; 4: A; 6: B */
         config.row_bytes[t] = 64;
         config.rows[t] = 16;
     }
@@ -79,42 +84,68 @@ static const uint64_t fm__amx256_low64[4] = {0x0102040810200000, 0x0001020408100
                                              0x0000010204080000, 0x0000000102040000};
 
 FM__INLINE void fm__amx256_pack_token(const fm__shape shape, const fm__linear_args *args,
-                                      uint32_t token, uint32_t k0, uint32_t blocks, uint32_t i,
-                                      fm__amx256_scratch *s) {
+                                      uint32_t token, uint32_t k0, uint32_t blocks, uint32_t t,
+                                      fm__amx256_tile *tile) {
     const uint8_t *row = args->act + (size_t)token * args->act_layout.stride;
     const uint8_t *q = row + args->act_layout.values + k0;
     const uint8_t *shift = row + args->act_layout.shift + k0 / FM__CHUNK;
-    const uint32_t tile = i / FM__AMX_TILE, t = i % FM__AMX_TILE;
     const bool wide = !fm__amx256_narrow(shape) && !shape.has_min;
     const uint64_t *high = wide ? fm__amx256_high64 : fm__amx256_high;
     const uint64_t *low = wide ? fm__amx256_low64 : fm__amx256_low;
     for (uint32_t c = 0; c < 8 * blocks; c++) {
         const __m256i x = _mm256_load_si256((const __m256i *)(q + (size_t)c * 32));
         const int e = shift[c] & 3;
-        uint8_t *to = s->act[tile][c / 8][c / 2 % 4][0][t] + c % 2 * 32;
+        uint8_t *to = tile->act[c / 8][c / 2 % 4][0][t] + c % 2 * 32;
         _mm256_store_si256((__m256i *)to, _mm256_gf2p8affine_epi64_epi8(
                                               x, _mm256_set1_epi64x((long long)high[e]), 0));
         _mm256_store_si256(
             (__m256i *)(to + FM__AMX_TILE_BYTES),
             _mm256_gf2p8affine_epi64_epi8(x, _mm256_set1_epi64x((long long)low[e]), 0));
     }
-    memset(s->d[tile][t], 0, sizeof s->d[tile][t]);
-    memcpy(s->d[tile][t], row + args->act_layout.d + k0 / 256 * 4, blocks * sizeof(float));
+    memset(tile->d[t], 0, sizeof tile->d[t]);
+    memcpy(tile->d[t], row + args->act_layout.d + k0 / 256 * 4, blocks * sizeof(float));
     if (shape.has_min)
-        fm__vnni_side256(shape, row, &args->act_layout, k0 / FM__SEGMENT, s->side[i]);
+        fm__vnni_side256(shape, row, &args->act_layout, k0 / FM__SEGMENT, tile->side[t]);
 }
 
-FM__INLINE void fm__amx256_pack(const fm__shape shape, const fm__linear_args *args,
-                                fm__amx_tokens tokens, uint32_t k0, uint32_t blocks,
-                                fm__amx256_scratch *s) {
-    for (uint32_t i = 0; i < tokens.count; i++)
-        fm__amx256_pack_token(shape, args, tokens.first + i, k0, blocks, i, s);
-    for (uint32_t i = tokens.count; i % FM__AMX_TILE; i++)
+/* One segment of `count` tokens; what is not there: zeros. */
+FM__INLINE void fm__amx256_pack(const fm__shape shape, const fm__linear_args *args, uint32_t first,
+                                uint32_t count, uint32_t k0, fm__amx256_tile *tile) {
+    const uint32_t blocks = fm__amx_segment(args, k0) / 256;
+    for (uint32_t t = 0; t < count; t++)
+        fm__amx256_pack_token(shape, args, first + t, k0, blocks, t, tile);
+    for (uint32_t t = count; t < FM__AMX_TILE; t++)
         for (uint32_t b = 0; b < blocks; b++)
             for (int step = 0; step < FM__AMX256_STEPS; step++)
                 for (int half = 0; half < 2; half++)
-                    _mm512_store_si512(s->act[i / FM__AMX_TILE][b][step][half][i % FM__AMX_TILE],
-                                       _mm512_setzero_si512());
+                    _mm512_store_si512(tile->act[b][step][half][t], _mm512_setzero_si512());
+}
+
+/* ---- tokens prepared for all calls of a product: [segment][tile] ---- */
+
+FM__INLINE size_t fm__amx256_shared_bytes(uint32_t tokens, uint32_t k) {
+    return fm__amx_units(tokens, k) * sizeof(fm__amx256_tile);
+}
+
+FM__INLINE void fm__amx256_prepare(const fm__shape shape, const fm__linear_args *args,
+                                   uint32_t unit) {
+    const fm__amx_unit u = fm__amx_unit_at(args->tokens, unit);
+    fm__amx256_tile *tiles = (fm__amx256_tile *)(void *)args->prepared;
+    fm__amx256_pack(shape, args, u.first, u.count, u.k0, &tiles[unit]);
+}
+
+/* Those of a round: prepared, or now in scratch. */
+FM__INLINE const fm__amx256_tile *fm__amx256_tiles(const fm__shape shape,
+                                                   const fm__linear_args *args,
+                                                   fm__amx_tokens tokens, uint32_t k0,
+                                                   fm__amx256_scratch *s) {
+    if (args->prepared)
+        return (const fm__amx256_tile *)(const void *)args->prepared +
+               fm__amx_unit_of(args, tokens, k0);
+    for (uint32_t i = 0; i < fm__amx_tiles(tokens); i++)
+        fm__amx256_pack(shape, args, tokens.first + i * FM__AMX_TILE,
+                        fm__amx_tile_tokens(tokens, i), k0, &s->tiles[i]);
+    return s->tiles;
 }
 
 /* ---- weights: codes times sub-scales, as bytes ---- */
@@ -198,7 +229,8 @@ FM__INLINE void fm__amx256_unpack(const fm__shape shape, const uint8_t *codes, c
 
 /* One block of one panel, or of two, and where the results go. */
 typedef struct fm__amx256_step {
-    uint32_t panel, panels; /* 1 or 2 */
+    const fm__amx256_tile *tiles; /* the round's tokens */
+    uint32_t panel, panels;       /* 1 or 2 */
     uint32_t block;
     bool first, last;    /* block of the segment */
     bool add;            /* out already holds earlier segments */
@@ -207,38 +239,37 @@ typedef struct fm__amx256_step {
     const uint8_t *next; /* what is to be fetched, or NULL */
 } fm__amx256_step;
 
-/* Two panels at a time: high and low of each. */
-#define FM__AMX256_NARROW(DOT)                                                                     \
-    do {                                                                                           \
-        DOT(0, 4, 6);                                                                              \
-        DOT(1, 5, 6);                                                                              \
-        DOT(2, 4, 7);                                                                              \
-        DOT(3, 5, 7);                                                                              \
-    } while (0)
-/* One panel: high * upper, low * upper + high * lower, low * lower. */
-#define FM__AMX256_WIDE(DOT)                                                                       \
-    do {                                                                                           \
-        DOT(0, 4, 6);                                                                              \
-        DOT(1, 5, 6);                                                                              \
-        DOT(2, 5, 7);                                                                              \
-        DOT(1, 4, 7);                                                                              \
-    } while (0)
-
-/* The sixteen products of token tile i are spread over four of these. */
+/* The sixteen products of a token tile are spread over four of these. One register for the tokens
+   and one for the codes: products that take turns between registers wait for each other (lab note
+   018). */
 #define FM__AMX256_STEP(shape, s, act, step)                                                       \
     do {                                                                                           \
-        FM__TILE_LOAD(4, (act) + (size_t)(step)*2 * FM__AMX_TILE_BYTES, 64);                       \
-        FM__TILE_LOAD(6, (s)->codes[0][step][0], 64);                                              \
-        FM__TILE_LOAD(5, (act) + (size_t)((step)*2 + 1) * FM__AMX_TILE_BYTES, 64);                 \
-        FM__TILE_LOAD(7, (s)->codes[1][step][0], 64);                                              \
-        if (fm__amx256_narrow(shape) && (shape).has_min)                                           \
-            FM__AMX256_NARROW(FM__TILE_DOT_SU);                                                    \
-        else if (fm__amx256_narrow(shape))                                                         \
-            FM__AMX256_NARROW(FM__TILE_DOT_SS);                                                    \
-        else if ((shape).has_min)                                                                  \
-            FM__AMX256_WIDE(FM__TILE_DOT_SU);                                                      \
+        if ((shape).has_min)                                                                       \
+            FM__AMX256_DOTS(FM__TILE_DOT_SU, fm__amx256_narrow(shape), s, act, step);              \
         else                                                                                       \
-            FM__AMX256_WIDE(FM__TILE_DOT_SS);                                                      \
+            FM__AMX256_DOTS(FM__TILE_DOT_SS, fm__amx256_narrow(shape), s, act, step);              \
+    } while (0)
+
+/* Two panels: high and low of each. One panel: high * upper, low * upper + high * lower,
+   low * lower. */
+#define FM__AMX256_DOTS(DOT, narrow, s, act, step)                                                 \
+    do {                                                                                           \
+        const uint8_t *const high_ = (act) + (size_t)(step)*2 * FM__AMX_TILE_BYTES;                \
+        FM__TILE_LOAD(6, (s)->codes[0][step][0], 64);                                              \
+        FM__TILE_LOAD(4, high_, 64);                                                               \
+        DOT(0, 4, 6);                                                                              \
+        FM__TILE_LOAD(4, high_ + FM__AMX_TILE_BYTES, 64);                                          \
+        DOT(1, 4, 6);                                                                              \
+        FM__TILE_LOAD(6, (s)->codes[1][step][0], 64);                                              \
+        if (narrow)                                                                                \
+            DOT(3, 4, 6);                                                                          \
+        else                                                                                       \
+            DOT(2, 4, 6);                                                                          \
+        FM__TILE_LOAD(4, high_, 64);                                                               \
+        if (narrow)                                                                                \
+            DOT(2, 4, 6);                                                                          \
+        else                                                                                       \
+            DOT(1, 4, 6);                                                                          \
     } while (0)
 
 /* isum of a token from the tiles; narrow types: of panel p. */
@@ -259,10 +290,10 @@ FM__INLINE __m512i fm__amx256_isum(const fm__shape shape, const int32_t *tiles, 
 FM__INLINE void fm__amx256_token(const fm__shape shape, const fm__linear_args *args,
                                  fm__amx_tokens tokens, const fm__amx256_step *x, uint32_t i,
                                  uint32_t t, fm__amx256_scratch *s) {
-    const __m512 da = _mm512_set1_ps(s->d[i][t][x->block]);
+    const __m512 da = _mm512_set1_ps(x->tiles[i].d[t][x->block]);
     const uint32_t token = i * FM__AMX_TILE + t;
     const int n_pairs = fm__shape_pairs(shape);
-    const uint8_t *sums = s->side[token] + 128 + (size_t)x->block * (size_t)(4 * n_pairs);
+    const uint8_t *sums = x->tiles[i].side[t] + 128 + (size_t)x->block * (size_t)(4 * n_pairs);
     __asm__("" : "+r"(sums)); /* one register, not one for each of the offsets from it */
     const uint32_t panels = fm__amx256_narrow(shape) ? x->panels : 1;
     for (uint32_t p = 0; p < panels; p++) {
@@ -296,14 +327,14 @@ FM__INLINE void fm__amx256_quarter(const fm__shape shape, const fm__linear_args 
         fm__amx256_token(shape, args, tokens, x, i, 4 * quarter + t, s);
 }
 
-/* One block times the tokens in scratch: the products of tile i between the float steps of tile
+/* One block times the round's tokens: the products of tile i between the float steps of tile
    i - 1. */
 FM__INLINE void fm__amx256_block(const fm__shape shape, const fm__linear_args *args,
                                  fm__amx_tokens tokens, const fm__amx256_step *x,
                                  fm__amx256_scratch *s) {
     const uint32_t tiles = fm__amx_tiles(tokens);
     for (uint32_t i = 0; i < tiles; i++) {
-        const uint8_t *act = s->act[i][x->block][0][0][0];
+        const uint8_t *act = x->tiles[i].act[x->block][0][0][0];
         FM__TILE_ZERO(0);
         FM__TILE_ZERO(1);
         FM__TILE_ZERO(2);
@@ -329,15 +360,17 @@ FM__INLINE void fm__amx256_block(const fm__shape shape, const fm__linear_args *a
 
 /* ---- the walk ---- */
 
-/* One segment of one panel (or two) times the tokens in scratch. */
+/* One segment of one panel (or two) times the round's tokens. */
 FM__INLINE void fm__amx256_panel(const fm__shape shape, const fm__linear_args *args, uint32_t panel,
                                  uint32_t panels, bool last_panel, fm__amx_tokens tokens,
-                                 uint32_t k0, uint32_t blocks, fm__amx256_scratch *s) {
+                                 uint32_t k0, const fm__amx256_tile *tiles, fm__amx256_scratch *s) {
     const fm__panel_layout *layout = &args->layout;
+    const uint32_t blocks = fm__amx_segment(args, k0) / 256;
     const __m512i table = fm__vnni_table(shape, args->type);
     for (uint32_t b = 0; b < blocks; b++) {
         const size_t block = k0 / 256 + b;
-        fm__amx256_step x = {.panel = panel,
+        fm__amx256_step x = {.tiles = tiles,
+                             .panel = panel,
                              .panels = panels,
                              .block = b,
                              .first = b == 0,
@@ -367,12 +400,11 @@ FM__INLINE void fm__amx256_linear(const fm__shape shape, const fm__linear_args *
     for (uint32_t t0 = 0; t0 < args->tokens; t0 += FM__AMX_TOKENS) {
         const fm__amx_tokens tokens = fm__amx_tokens_at(args, t0);
         for (uint32_t k0 = 0; k0 < args->k; k0 += FM__SEGMENT) {
-            const uint32_t k1 = args->k - k0 < FM__SEGMENT ? args->k - k0 : FM__SEGMENT;
-            fm__amx256_pack(shape, args, tokens, k0, k1 / 256, s);
+            const fm__amx256_tile *tiles = fm__amx256_tiles(shape, args, tokens, k0, s);
             for (uint32_t panel = args->panel_begin; panel < end; panel += most) {
                 const uint32_t panels = end - panel < most ? end - panel : most;
                 fm__amx256_panel(shape, args, panel, panels, panel + panels >= end, tokens, k0,
-                                 k1 / 256, s);
+                                 tiles, s);
             }
         }
     }

@@ -10,6 +10,9 @@
 #include "cpu/x86/linear_q32_amx.h"
 #include "cpu/x86/x86.h"
 
+const fm__linear_shared fm__linear_q32_amx_shared = {fm__amx32_shared_bytes, fm__amx_units,
+                                                     fm__amx32_prepare};
+
 FM__INLINE void run(const fm__shape shape, fm__linear_fn *few, const fm__linear_args *args) {
     if (args->tokens < FM__AMX_LEAST)
         few(args);

@@ -8,8 +8,8 @@
  * A block is one product of 16 tokens x 32 k with 32 k x 16 rows, signed bytes on both sides, and
  * gives the exact int32 sums. They go through a buffer in the L1 cache to the vector unit, which
  * does the block's float step with the 16 accumulators of a panel and a token tile in registers:
- * four operations a token and panel, the bound of these kernels. The products run two blocks
- * ahead of the float steps.
+ * four operations a token and panel. The products run three blocks ahead of the float steps and the
+ * stores two.
  */
 #pragma once
 
@@ -19,59 +19,85 @@
 
 enum { FM__AMX32_CHUNKS = FM__SEGMENT / FM__CHUNK };
 
+/* One segment of a token tile, prepared. */
+typedef struct fm__amx32_tile_data {
+    uint8_t act[FM__AMX32_CHUNKS / 2][FM__AMX_TILE][64]; /* int8 */
+    float d[FM__AMX_TILE][FM__AMX32_CHUNKS];
+    float sum[FM__AMX_TILE][FM__AMX32_CHUNKS];
+} fm__amx32_tile_data;
+
 /* One segment of FM__AMX_TOKENS tokens, and of a panel. */
 typedef struct fm__amx32_scratch {
-    uint8_t act[FM__AMX_TILES][FM__AMX32_CHUNKS / 2][FM__AMX_TILE][64]; /* int8 */
-    float d[FM__AMX_TILES][FM__AMX_TILE][FM__AMX32_CHUNKS];
-    float sum[FM__AMX_TILES][FM__AMX_TILE][FM__AMX32_CHUNKS]; /* types with a minimum */
-    uint8_t codes[FM__AMX32_CHUNKS][8][64];                   /* int8 */
-    int32_t isum[4][FM__AMX_TILE][16]; /* of four blocks, as the tiles leave them */
+    fm__amx32_tile_data tiles[FM__AMX_TILES];
+    uint8_t codes[FM__AMX32_CHUNKS][8][64]; /* int8 */
+    int32_t isum[4][FM__AMX_TILE][16];      /* of four blocks, as the tiles leave them */
 } fm__amx32_scratch;
 _Static_assert(sizeof(fm__amx32_scratch) <= FM__LINEAR_SCRATCH, "scratch");
 
 FM__INLINE void fm__amx32_configure(void) {
     fm__amx_config config = {.palette = 1};
-    for (int t = 0; t < 6; t++) { /* 0, 1: C; 2, 3: A; 4, 5: B */
-        config.row_bytes[t] = t == 2 || t == 3 ? 32 : 64;
-        config.rows[t] = t >= 4 ? 8 : 16;
+    for (int t = 0; t < 6; t++) { /* 0..3: C; 4: A; 5: B */
+        config.row_bytes[t] = t == 4 ? 32 : 64;
+        config.rows[t] = t == 5 ? 8 : 16;
     }
     FM__TILE_CONFIG(&config);
 }
 
-/* The segment of one token to scratch. */
-FM__INLINE void fm__amx32_pack_token(const fm__shape shape, const fm__linear_args *args,
-                                     uint32_t token, uint32_t k0, uint32_t chunks, uint32_t i,
-                                     fm__amx32_scratch *s) {
+FM__INLINE void fm__amx32_pack_token(const fm__linear_args *args, uint32_t token, uint32_t k0,
+                                     uint32_t chunks, uint32_t t, fm__amx32_tile_data *tile) {
     const uint8_t *row = args->act + (size_t)token * args->act_layout.stride;
     const uint8_t *q = row + args->act_layout.values + k0;
-    const uint32_t tile = i / FM__AMX_TILE, t = i % FM__AMX_TILE;
     for (uint32_t c = 0; c < chunks; c += 2) /* a row's values fill whole 64 bytes */
-        _mm512_store_si512(s->act[tile][c / 2][t], _mm512_load_si512(q + (size_t)c * 32));
+        _mm512_store_si512(tile->act[c / 2][t], _mm512_load_si512(q + (size_t)c * 32));
     const float *d = (const float *)(const void *)(row + args->act_layout.d) + k0 / FM__CHUNK;
     const int16_t *sum =
         (const int16_t *)(const void *)(row + args->act_layout.sum) + k0 / FM__CHUNK;
     for (uint32_t c = 0; c < chunks; c += 16) {
         const __mmask16 mask = fm__amx_mask(chunks - c);
-        _mm512_store_ps(&s->d[tile][t][c], _mm512_maskz_loadu_ps(mask, d + c));
-        if (shape.has_min)
-            _mm512_store_ps(&s->sum[tile][t][c], _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(
-                                                     _mm256_maskz_loadu_epi16(mask, sum + c))));
+        _mm512_store_ps(&tile->d[t][c], _mm512_maskz_loadu_ps(mask, d + c));
+        _mm512_store_ps(&tile->sum[t][c], _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(
+                                              _mm256_maskz_loadu_epi16(mask, sum + c))));
     }
 }
 
-FM__INLINE void fm__amx32_pack(const fm__shape shape, const fm__linear_args *args,
-                               fm__amx_tokens tokens, uint32_t k0, uint32_t chunks,
-                               fm__amx32_scratch *s) {
-    for (uint32_t i = 0; i < tokens.count; i++)
-        fm__amx32_pack_token(shape, args, tokens.first + i, k0, chunks, i, s);
-    /* Tokens that are not there: zeros, since some left-over number might be a slow one. */
-    for (uint32_t i = tokens.count; i % FM__AMX_TILE; i++) {
-        const uint32_t tile = i / FM__AMX_TILE, t = i % FM__AMX_TILE;
+/* One segment of `count` tokens; tokens that are not there: zeros, since some left-over number
+   might be a slow one. */
+FM__INLINE void fm__amx32_pack(const fm__linear_args *args, uint32_t first, uint32_t count,
+                               uint32_t k0, fm__amx32_tile_data *tile) {
+    const uint32_t chunks = fm__amx_segment(args, k0) / FM__CHUNK;
+    for (uint32_t t = 0; t < count; t++)
+        fm__amx32_pack_token(args, first + t, k0, chunks, t, tile);
+    for (uint32_t t = count; t < FM__AMX_TILE; t++) {
         for (uint32_t c = 0; c < chunks; c += 2)
-            _mm512_store_si512(s->act[tile][c / 2][t], _mm512_setzero_si512());
-        memset(s->d[tile][t], 0, sizeof s->d[tile][t]);
-        memset(s->sum[tile][t], 0, sizeof s->sum[tile][t]);
+            _mm512_store_si512(tile->act[c / 2][t], _mm512_setzero_si512());
+        memset(tile->d[t], 0, sizeof tile->d[t]);
+        memset(tile->sum[t], 0, sizeof tile->sum[t]);
     }
+}
+
+/* ---- tokens prepared for all calls of a product: [segment][tile] ---- */
+
+FM__INLINE size_t fm__amx32_shared_bytes(uint32_t tokens, uint32_t k) {
+    return fm__amx_units(tokens, k) * sizeof(fm__amx32_tile_data);
+}
+
+FM__INLINE void fm__amx32_prepare(const fm__linear_args *args, uint32_t unit) {
+    const fm__amx_unit u = fm__amx_unit_at(args->tokens, unit);
+    fm__amx32_tile_data *tiles = (fm__amx32_tile_data *)(void *)args->prepared;
+    fm__amx32_pack(args, u.first, u.count, u.k0, &tiles[unit]);
+}
+
+/* Those of a round: prepared, or now in scratch. */
+FM__INLINE const fm__amx32_tile_data *fm__amx32_tiles(const fm__linear_args *args,
+                                                      fm__amx_tokens tokens, uint32_t k0,
+                                                      fm__amx32_scratch *s) {
+    if (args->prepared)
+        return (const fm__amx32_tile_data *)(const void *)args->prepared +
+               fm__amx_unit_of(args, tokens, k0);
+    for (uint32_t i = 0; i < fm__amx_tiles(tokens); i++)
+        fm__amx32_pack(args, tokens.first + i * FM__AMX_TILE, fm__amx_tile_tokens(tokens, i), k0,
+                       &s->tiles[i]);
+    return s->tiles;
 }
 
 /* The panel's segment as signed bytes: Q8_0 is stored so. */
@@ -103,15 +129,16 @@ typedef struct fm__amx32_step {
     int32_t *isum;
 } fm__amx32_step;
 
-/* Starts block c in tiles C, A, B. */
-#define FM__AMX32_START(C, A, B, x, c)                                                             \
+/* Blocks take turns in four C tiles. One register for the tokens and one for the codes: products
+   that take turns between registers wait for each other (lab note 018). */
+#define FM__AMX32_PRODUCT(C, x, c)                                                                 \
     do {                                                                                           \
-        FM__TILE_LOAD(B, (x)->codes + (size_t)(c)*512, 64);                                        \
-        FM__TILE_LOAD(A, (x)->act + (size_t)((c) / 2) * 1024 + (size_t)((c) % 2) * 32, 64);        \
+        FM__TILE_LOAD(5, (x)->codes + (size_t)(c)*512, 64);                                        \
+        FM__TILE_LOAD(4, (x)->act + (size_t)((c) / 2) * 1024 + (size_t)((c) % 2) * 32, 64);        \
         FM__TILE_ZERO(C);                                                                          \
-        FM__TILE_DOT_SS(C, A, B);                                                                  \
-        FM__TILE_STORE(C, (x)->isum + (size_t)((c) % 4) * 256, 64);                                \
+        FM__TILE_DOT_SS(C, 4, 5);                                                                  \
     } while (0)
+#define FM__AMX32_STORE(C, x) FM__TILE_STORE(C, (x)->isum + (size_t)(C)*256, 64)
 
 /* The float step of block c. */
 FM__INLINE void fm__amx32_finish(const fm__shape shape, const int tokens, const fm__amx32_step *x,
@@ -133,24 +160,42 @@ FM__INLINE void fm__amx32_finish(const fm__shape shape, const int tokens, const 
     }
 }
 
+/* Block c of C tile c % 4: its float step, before it the store of the block two behind, and before
+   that the product of the block three behind, so that no store waits for its product. */
+#define FM__AMX32_BLOCK(behind2, behind3, c)                                                       \
+    do {                                                                                           \
+        if ((c) + 3 < chunks)                                                                      \
+            FM__AMX32_PRODUCT(behind3, x, (c) + 3);                                                \
+        if ((c) + 2 < chunks)                                                                      \
+            FM__AMX32_STORE(behind2, x);                                                           \
+        fm__amx32_finish(shape, tokens, x, c, acc);                                                \
+    } while (0)
+
 /* acc[t] = the segment's sum, blocks ascending from +0, of the first `tokens` of a tile. */
 FM__INLINE void fm__amx32_tile(const fm__shape shape, const int tokens, const fm__amx32_step *x,
                                uint32_t chunks, __m512 *acc) {
     FM__UNROLL for (int t = 0; t < tokens; t++) acc[t] = _mm512_setzero_ps();
-    FM__AMX32_START(0, 2, 4, x, 0u);
+    FM__AMX32_PRODUCT(0, x, 0u);
     if (chunks > 1)
-        FM__AMX32_START(1, 3, 5, x, 1u);
+        FM__AMX32_PRODUCT(1, x, 1u);
+    FM__AMX32_STORE(0, x);
+    if (chunks > 2)
+        FM__AMX32_PRODUCT(2, x, 2u);
+    if (chunks > 1)
+        FM__AMX32_STORE(1, x);
     uint32_t c = 0;
-    for (; c + 1 < chunks; c += 2) {
-        if (c + 2 < chunks)
-            FM__AMX32_START(0, 2, 4, x, c + 2);
-        fm__amx32_finish(shape, tokens, x, c, acc);
-        if (c + 3 < chunks)
-            FM__AMX32_START(1, 3, 5, x, c + 3);
-        fm__amx32_finish(shape, tokens, x, c + 1, acc);
+    for (; c + 3 < chunks; c += 4) {
+        FM__AMX32_BLOCK(2, 3, c);
+        FM__AMX32_BLOCK(3, 0, c + 1);
+        FM__AMX32_BLOCK(0, 1, c + 2);
+        FM__AMX32_BLOCK(1, 2, c + 3);
     }
     if (c < chunks)
-        fm__amx32_finish(shape, tokens, x, c, acc);
+        FM__AMX32_BLOCK(2, 3, c);
+    if (c + 1 < chunks)
+        FM__AMX32_BLOCK(3, 0, c + 1);
+    if (c + 2 < chunks)
+        FM__AMX32_BLOCK(0, 1, c + 2);
 }
 
 FM__INLINE void fm__amx32_rows(const fm__shape shape, const int tokens, uint32_t count,
@@ -164,10 +209,11 @@ FM__INLINE void fm__amx32_rows(const fm__shape shape, const int tokens, uint32_t
         fm__amx_store_row(out + (size_t)t * out_stride, rows, first, acc[t]);
 }
 
-/* One segment of one panel times the tokens in scratch. */
+/* One segment of one panel times the round's tokens. */
 FM__INLINE void fm__amx32_panel(const fm__shape shape, const fm__linear_args *args, uint32_t panel,
-                                bool last, fm__amx_tokens tokens, uint32_t k0, uint32_t chunks,
-                                fm__amx32_scratch *s) {
+                                bool last, fm__amx_tokens tokens, uint32_t k0,
+                                const fm__amx32_tile_data *tiles, fm__amx32_scratch *s) {
+    const uint32_t chunks = fm__amx_segment(args, k0) / FM__CHUNK;
     const fm__panel_layout *layout = &args->layout;
     const uint8_t *base = args->panels + (size_t)panel * layout->stride;
     const size_t c0 = k0 / FM__CHUNK;
@@ -182,9 +228,9 @@ FM__INLINE void fm__amx32_panel(const fm__shape shape, const fm__linear_args *ar
         const uint32_t count = fm__amx_tile_tokens(tokens, i);
         float *out = args->out + (size_t)(tokens.first + i * FM__AMX_TILE) * args->out_stride +
                      (size_t)panel * FM__PANEL_ROWS;
-        x.act = s->act[i][0][0];
-        x.act_d = s->d[i][0];
-        x.act_sum = s->sum[i][0];
+        x.act = tiles[i].act[0][0];
+        x.act_d = tiles[i].d[0];
+        x.act_sum = tiles[i].sum[0];
         if (count > 8)
             fm__amx32_rows(shape, 16, count, &x, chunks, out, args->out_stride, rows, k0 == 0);
         else
@@ -200,11 +246,9 @@ FM__INLINE void fm__amx32_linear(const fm__shape shape, const fm__linear_args *a
     for (uint32_t t0 = 0; t0 < args->tokens; t0 += FM__AMX_TOKENS) {
         const fm__amx_tokens tokens = fm__amx_tokens_at(args, t0);
         for (uint32_t k0 = 0; k0 < args->k; k0 += FM__SEGMENT) {
-            const uint32_t k1 = args->k - k0 < FM__SEGMENT ? args->k - k0 : FM__SEGMENT;
-            const uint32_t chunks = k1 / FM__CHUNK;
-            fm__amx32_pack(shape, args, tokens, k0, chunks, s);
+            const fm__amx32_tile_data *tiles = fm__amx32_tiles(args, tokens, k0, s);
             for (uint32_t panel = args->panel_begin; panel < end; panel++)
-                fm__amx32_panel(shape, args, panel, panel + 1 == end, tokens, k0, chunks, s);
+                fm__amx32_panel(shape, args, panel, panel + 1 == end, tokens, k0, tiles, s);
         }
     }
     FM__TILE_RELEASE();

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "base/base.h"
+#include "cpu/numerics.h"
 #include "cpu/unroll.h"
 
 typedef __m512 fm__vf;    /* 16 floats */
@@ -69,6 +70,19 @@ FM__INLINE fm__vf fm__vf_mul(fm__vf a, fm__vf b) {
 FM__INLINE fm__vf fm__vf_fma(fm__vf a, fm__vf b, fm__vf c) {
     return _mm512_fmadd_ps(a, b, c);
 }
+/* What cpu/body_numerics.h says of these three. */
+#define FM__SIMD_POWERS
+FM__INLINE fm__vf fm__vf_power(fm__vf *x) {
+    *x = _mm512_roundscale_ps(*x, _MM_FROUND_TO_NEAREST_INT);
+    return *x;
+}
+FM__INLINE fm__vf fm__vf_times_power(fm__vf a, fm__vf power) {
+    return _mm512_scalef_ps(a, power);
+}
+FM__INLINE fm__vf fm__vf_less_ln2_high(fm__vf a, fm__vf n) {
+    return _mm512_fnmadd_ps(n, _mm512_set1_ps(FM__LN2_HI), a);
+}
+#define FM__SIMD_PIN(x) __asm__ volatile("" : "+v"(x))
 /* a - b in even lanes, a + b in odd ones */
 FM__INLINE fm__vf fm__vf_sub_add(fm__vf a, fm__vf b) {
     return _mm512_mask_sub_ps(_mm512_add_ps(a, b), 0x5555, a, b);

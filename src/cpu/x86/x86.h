@@ -38,6 +38,11 @@ fm__linear_fn fm__linear_f32_avx512, fm__linear_f32_fast_avx512, fm__linear_f16_
     fm__linear_f32_avx2, fm__linear_f32_fast_avx2, fm__linear_f16_avx2, fm__linear_bf16_avx2,
     fm__linear_bf16_fast_avx2;
 
+/* Forms of prepared tokens (fill.c says which kernels read which). */
+extern const fm__linear_shared fm__linear_q32_amx_shared, fm__linear_q2_k_amx_shared,
+    fm__linear_q3_k_amx_shared, fm__linear_q4_k_amx_shared, fm__linear_q6_k_amx_shared,
+    fm__linear_bf16_fast_amx_shared;
+
 #define FM__X86_ROWS(rung)                                                                         \
     fm__quantise_fn fm__quantise_f32_##rung, fm__quantise_r13_##rung, fm__quantise_r16_##rung,     \
         fm__quantise_bf16_##rung, fm__quantise_q8_32_##rung, fm__quantise_q8_256_##rung;           \

@@ -44,13 +44,24 @@ static size_t bytes_of(const fm__host *host, size_t floats) {
     return sizeof(fm__host_parts) + counter_bytes(host) + floats * sizeof(float);
 }
 
+/* Of prepared tokens, should the op be a product whose kernel shares them. */
+static size_t prepared_floats(const fm__host *host, const fm__tape *tape, const fm__op *op) {
+    const fm__linear_shared *shared = fm__host_shared(host, tape, op);
+    if (shared == NULL)
+        return 0;
+    return (shared->bytes(tape->max_rows, tape->weights[op->weight[0]]->k) + 3) / sizeof(float);
+}
+
+static size_t floats_for(const fm__host *host, const fm__tape *tape, const fm__op *op) {
+    return op->kind == FM__OP_ATTENTION ? floats_of(tape, op) : prepared_floats(host, tape, op);
+}
+
 uint64_t fm__host_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter) {
     const fm__host *host = (fm__host *)device;
     size_t floats = 0; /* grows with the context */
     (void)or_shorter;
     for (uint32_t i = 0; i < tape->n_op && host->threads > 1; i++)
-        if (tape->ops[i].kind == FM__OP_ATTENTION)
-            floats = fm__max_size(floats, floats_of(tape, &tape->ops[i]));
+        floats = fm__max_size(floats, floats_for(host, tape, &tape->ops[i]));
     return floats > 0 ? bytes_of(host, floats) : 0;
 }
 
@@ -100,8 +111,8 @@ fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm_
     size_t floats = 0;
     for (uint32_t i = 0; i < n_range && host->threads > 1; i++) {
         const fm__op *op = &tape->ops[ranges[i].op];
-        if (ranges[i].copy == FM__COPY_NONE && op->kind == FM__OP_ATTENTION)
-            floats = fm__max_size(floats, floats_of(tape, op));
+        if (ranges[i].copy == FM__COPY_NONE)
+            floats = fm__max_size(floats, floats_for(host, tape, op));
     }
     pthread_mutex_lock(&host->parts_lock);
     fm_status status = reserve_locked(host, floats, error);

@@ -16,28 +16,64 @@ enum { MAX_THREADS = 1024 };
 /* Within a recording the others are at work and come soon: a short spin, then sleep. No offering
    of the processor: where another process wants it, that gives it away for milliseconds, several
    times a layer (seen: a sixth of the speed beside compilers). */
-void fm__host_meet(fm__host *host, fm__host_alone_fn *alone, void *argument) {
+void fm__host_meet(fm__host *host, const fm__host_work *ahead, fm__host_alone_fn *alone,
+                   void *argument) {
     uint64_t ticket = host->threads == 1 ? 0 : atomic_fetch_add(&host->arrived, 1);
+    const fm__host_awaited met = {.counter = &host->met, .value = ticket / host->threads + 1};
     if (ticket % host->threads == host->threads - 1) {
         if (alone != NULL)
             alone(argument);
         if (host->threads > 1)
             fm__counter_add(&host->met, 1);
-    } else {
-        fm__counter_wait(&host->met, ticket / host->threads + 1);
+        return;
     }
+    if (ahead != NULL)
+        fm__host_read_ahead(ahead, &met);
+    fm__counter_wait(&host->met, met.value);
+}
+
+static fm__host_work work_of(const fm__host *host, uint32_t member) {
+    return (fm__host_work){
+        .device = &host->device,
+        .kernels = &host->kernels,
+        .tape = host->recording->base.tape,
+        .run = host->run,
+        .thread = member,
+        .threads = host->threads,
+        .scratch = host->members[member].scratch,
+        .parts = host->recording->parts,
+    };
+}
+
+/* Makes `work` that of the first product from step i on; false: there is none. */
+static bool go_to_product(const fm__host_recording *recording, uint32_t i, fm__host_work *work) {
+    const fm__host_step *step = &recording->steps[i];
+    if (i >= recording->n_step || (!step->is_product && step->next_product == 0))
+        return false;
+    work->step = step->is_product ? step : step + step->next_product;
+    return true;
+}
+
+void fm__host_await_inputs(fm__host *host, fm__timeline *timeline, uint64_t value) {
+    fm__host_work work = work_of(host, 0);
+    if (go_to_product(host->recording, 0, &work))
+        fm__host_read_ahead(&work, &(fm__host_awaited){.timeline = timeline, .value = value});
+    fm__timeline_wait(timeline, value);
 }
 
 /* A member's meeting before a recording: the leader may be waiting for another unit, whose threads
    may need this processor. */
-static void meet_before(fm__host *host) {
+static void meet_before(fm__host *host, uint32_t member) {
     uint64_t ticket = atomic_fetch_add(&host->arrived, 1);
-    if (ticket % host->threads == host->threads - 1)
+    const fm__host_awaited met = {.counter = &host->met, .value = ticket / host->threads + 1};
+    fm__host_work work = work_of(host, member);
+    if (ticket % host->threads == host->threads - 1) {
         fm__counter_add(&host->met, 1);
-    else if (fm__host_queue_busy(&host->queue))
-        fm__counter_wait_soon(&host->met, ticket / host->threads + 1);
-    else
-        fm__counter_wait(&host->met, ticket / host->threads + 1);
+        return;
+    }
+    if (go_to_product(host->recording, 0, &work))
+        fm__host_read_ahead(&work, &met);
+    fm__counter_wait_soon(&host->met, met.value);
 }
 
 static bool is_void(const fm__run *run, uint32_t op) {
@@ -72,16 +108,7 @@ static void run_alone(void *argument) {
 
 void fm__host_run(fm__host *host, uint32_t member) {
     const fm__host_recording *recording = host->recording;
-    fm__host_work work = {
-        .device = &host->device,
-        .kernels = &host->kernels,
-        .tape = recording->base.tape,
-        .run = host->run,
-        .thread = member,
-        .threads = host->threads,
-        .scratch = host->members[member].scratch,
-        .parts = recording->parts,
-    };
+    fm__host_work work = work_of(host, member), ahead;
     alone rows = {.work = work, .recording = recording};
     rows.work.thread = 0;
     rows.work.threads = 1;
@@ -93,12 +120,16 @@ void fm__host_run(fm__host *host, uint32_t member) {
         if (step->n_alone > 0 && one_row) {
             n = rows.n = step->n_alone;
             rows.step = i;
-            fm__host_meet(host, run_alone, &rows);
+            ahead = work;
+            fm__host_meet(host, go_to_product(recording, i + n, &ahead) ? &ahead : NULL, run_alone,
+                          &rows);
             met = true;
             continue;
         }
-        if (step->barrier && !met)
-            fm__host_meet(host, NULL, NULL);
+        if (step->barrier && !met) {
+            ahead = work;
+            fm__host_meet(host, go_to_product(recording, i, &ahead) ? &ahead : NULL, NULL, NULL);
+        }
         met = false;
         run_steps(&work, recording, i, 1);
     }
@@ -114,15 +145,16 @@ static void member_main(void *argument) {
     if (member->index == 0) {
         fm__host_lead(host);
         host->stop = true;
-        fm__host_meet(host, NULL, NULL);
+        fm__counter_add(&host->announced, 1);
         return;
     }
-    for (;;) {
-        meet_before(host);
+    for (uint64_t n = 1;; n++) {
+        fm__counter_wait(&host->announced, n);
         if (host->stop)
             return;
+        meet_before(host, member->index);
         fm__host_run(host, member->index);
-        fm__host_meet(host, NULL, NULL);
+        fm__host_meet(host, NULL, NULL, NULL);
     }
 }
 
@@ -218,6 +250,7 @@ fm_status fm__device_host_create(fm__device **out, const fm__host_options *optio
     host->threads = (uint32_t)fm__max_size(threads, 1);
     fm__counter_init(&host->go, 0);
     fm__counter_init(&host->met, 0);
+    fm__counter_init(&host->announced, 0);
     pthread_mutex_init(&host->parts_lock, NULL);
     fm_status status = fm__kernels_get(&host->kernels, options->rung, error);
     if (status != FM_OK)

@@ -29,6 +29,8 @@ typedef struct fm__host_step {
     const fm__op *op;
     uint32_t index; /* of op in the tape */
     bool barrier;   /* the team meets before it */
+    bool is_product;
+    bool prepared; /* a product whose tokens a step before it prepares, for all threads */
     /* > 0: this and the steps behind it that are row-wise too, after a meeting. With one row in the
        batch the last thread to arrive runs them all before the others go on, which saves the
        meeting behind them. */
@@ -41,12 +43,13 @@ typedef struct fm__host_step {
     fm__host_op_fn *fn;
 } fm__host_step;
 
-/* attention.c: where blocks of keys wait to be merged, within one step; shared by recordings. */
+/* attention.c: where blocks of keys wait to be merged, within one step, and prepared tokens for
+   the products behind them; shared by recordings. */
 typedef struct fm__host_parts {
     alignas(64) struct fm__host_parts *older; /* smaller ones, which older recordings use */
     size_t floats;                            /* of states */
-    float *states;
-    _Atomic uint32_t *done; /* blocks of a row and kv head; 0 between steps */
+    float *states;                            /* or the prepared tokens; 64-byte aligned */
+    _Atomic uint32_t *done;                   /* blocks of a row and kv head; 0 between steps */
 } fm__host_parts;
 
 typedef struct fm__host_recording {
@@ -55,7 +58,7 @@ typedef struct fm__host_recording {
     uint32_t n_step;
     fm__host_step *steps;
     _Atomic uint32_t *next;      /* (n_step): the next task of a step that hands out tasks */
-    const fm__host_parts *parts; /* NULL: no attention, or one thread */
+    const fm__host_parts *parts; /* NULL: nothing needs them, or one thread */
     fm__span span;
 } fm__host_recording;
 
@@ -113,10 +116,11 @@ struct fm__host {
     uint32_t threads;
     fm__host_member *members; /* (threads) */
     fm__host_queue queue;
-    fm__counter go;  /* 1: every thread was started, or `incomplete` is set */
-    bool incomplete; /* not all could be started: those that were end at once */
-    bool stop;       /* the meeting that just took place is the last */
-    /* What the team runs between the meeting that begins it and the one that ends it. */
+    fm__counter announced; /* recordings ever that are next, their inputs perhaps still to come */
+    fm__counter go;        /* 1: every thread was started, or `incomplete` is set */
+    bool incomplete;       /* not all could be started: those that were end at once */
+    bool stop;             /* nothing was announced: the threads end */
+    /* What the team runs: set before it is announced, and until the meeting that ends it. */
     fm__host_recording *recording;
     const fm__run *run;
     fm__host_parts *parts; /* the latest, under the lock */
@@ -126,10 +130,14 @@ struct fm__host {
     alignas(64) fm__counter met;
 };
 
-/* Returns when every thread of the team has called it. alone: NULL, or what the last one to arrive
-   does before the others go on. */
+/* Returns when every thread of the team has called it. ahead: NULL, or the product behind the
+   meeting, of which a thread that waits reads. alone: NULL, or what the last one to arrive does
+   before the others go on. */
 typedef void fm__host_alone_fn(void *argument);
-void fm__host_meet(fm__host *host, fm__host_alone_fn *alone, void *argument);
+void fm__host_meet(fm__host *host, const fm__host_work *ahead, fm__host_alone_fn *alone,
+                   void *argument);
+/* The leader's wait for what the recording that was announced needs of other units. */
+void fm__host_await_inputs(fm__host *host, fm__timeline *timeline, uint64_t value);
 /* A member's share of host->recording; all members call it between two meetings. */
 void fm__host_run(fm__host *host, uint32_t member);
 
@@ -184,19 +192,38 @@ fm__host_rows fm__host_step_rows(const fm__host_work *work);
 /* Row `row` of a tensor in the run's buffers. */
 uint8_t *fm__host_row(const fm__host_work *work, int16_t tensor, uint32_t row);
 
+/* ---- ahead.c ---- */
+
+/* One of the two: a counter, or a timeline. */
+typedef struct fm__host_awaited {
+    fm__counter *counter;
+    fm__timeline *timeline;
+    uint64_t value; /* at least */
+} fm__host_awaited;
+
+/* Asks for what the thread reads first in the work's step, a product, until it has asked for enough
+   or what is awaited has come. */
+void fm__host_read_ahead(const fm__host_work *work, const fm__host_awaited *awaited);
+
 bool fm__host_op_supports(fm__device *device, const fm__tape *tape, const fm__op *op,
                           const char **reason);
 const char *fm__host_op_kernel(fm__device *device, const fm__tape *tape, const fm__op *op);
 fm__host_op_fn *fm__host_op(fm__op_kind kind);
 /* A copy between the two instances of a tensor; every thread moves its own rows. */
 void fm__host_copy(const fm__host_work *work);
+/* Tokens of a product for all tasks of it and of those that follow and read the same. */
+void fm__host_prepare(const fm__host_work *work);
 void fm__host_linear(const fm__host_work *work);
 void fm__host_linear_glu(const fm__host_work *work);
 void fm__host_attention(const fm__host_work *work);
 uint64_t fm__host_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
 fm_status fm__host_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
 fm__held fm__host_held(fm__device *device);
-/* Memory for the parts of one row at least, for the ranges' attention. NULL: nothing needs any. */
+/* How the kernel of the product wants its tokens prepared; NULL: it does that task by task. */
+const fm__linear_shared *fm__host_shared(const fm__host *host, const fm__tape *tape,
+                                         const fm__op *op);
+/* Memory for the parts of one row at least, for the ranges' attention, and for the prepared tokens
+   of each product. NULL: nothing needs any. */
 fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
                                  uint32_t n_range, const fm__host_parts **out, fm_error *error);
 void fm__host_parts_free(fm__host *host);
@@ -221,9 +248,19 @@ typedef struct fm__host_ahead {
     bool backwards;
 } fm__host_ahead;
 
-/* Where a kernel begins with panels [begin, end) of a weight, given few tokens. Pure. */
+/* Where a kernel begins with panels [begin, end) of a weight, given a few tokens. Pure. */
 fm__host_ahead fm__host_reading_begins(const fm__weight *weight, const fm__linear_kernel *kernel,
-                                       uint32_t begin, uint32_t end);
+                                       uint32_t begin, uint32_t end, uint32_t tokens);
+
+/* Lines of memory that follow each other, up or down. */
+typedef struct fm__host_region {
+    const uint8_t *at; /* its first byte; backwards: the byte behind its last */
+    size_t bytes;      /* 0: none */
+    bool backwards;
+} fm__host_region;
+
+/* What the thread reads first in the work's step, a product; none: the batch has many rows. */
+fm__host_region fm__host_first_region(const fm__host_work *work);
 
 /* Turn i: those below `threads` belong to a thread each, the later ones to whoever takes them. */
 fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t threads, uint32_t i);

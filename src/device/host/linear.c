@@ -9,7 +9,8 @@
  * latencies of memory, and the rest task by task, to whoever is free (lab note 056). For many, a
  * kernel prepares a panel once for the tile's tokens and the tokens once for the task's panels:
  * tiles are as tall as keeps that small and leaves room for many panels, and are cut further only
- * where the panels alone do not keep the team busy.
+ * where the panels alone do not keep the team busy. Where preparing tokens takes as long as some
+ * panels do, the team does that once for all tasks, in a step of its own.
  */
 #include "device/host/host.h"
 
@@ -17,8 +18,9 @@ enum {
     TASKS_A_THREAD = 8,     /* so that a thread that is held up costs an eighth of its part */
     LEAST_WORK = 16 * 1024, /* bytes of weights times tokens: below it taking a task shows */
     TILE_FLOATS = FM__HOST_TILE / 4,
-    TALL = 256,   /* tokens a tile should reach where there are that many, and need not exceed */
-    FEW_ROWS = 8, /* up to so many the product is bound by memory */
+    TALL = 256,     /* tokens a tile should reach where there are that many, and need not exceed */
+    FEW_ROWS = 8,   /* up to so many the product is bound by memory */
+    FEW_PANELS = 4, /* and a task need not have more panels than these */
 };
 
 static uint32_t divide_up(uint64_t a, uint64_t b) {
@@ -34,6 +36,7 @@ fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel
     fm__host_cut cut;
     mr = mr == 0 ? 1 : mr;
     nr = nr == 0 ? 1 : nr;
+    nr = tokens <= FEW_ROWS ? limit(nr, 1, FEW_PANELS) : nr;
     uint32_t tall = tokens < TALL ? tokens : TALL, talls = divide_up(tokens, TALL);
     uint32_t most = TILE_FLOATS / FM__PANEL_ROWS / tall / nr * nr; /* panels whose tile is `tall` */
     uint32_t even = divide_up((uint64_t)panels * talls, (uint64_t)threads * TASKS_A_THREAD);
@@ -41,6 +44,7 @@ fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel
     uint64_t wanted = even > least ? even : least;
     cut.panels = limit(divide_up(wanted, nr) * (uint64_t)nr, 1, most > nr ? most : nr);
     cut.panels = cut.panels < panels ? cut.panels : panels;
+    cut.panels = limit(divide_up((uint64_t)panels * talls, threads), 1, cut.panels);
     cut.n_panel_task = divide_up(panels, cut.panels);
 
     uint32_t fits = TILE_FLOATS / (cut.panels * FM__PANEL_ROWS);
@@ -115,6 +119,46 @@ static product product_of(const fm__host_work *work) {
     return p;
 }
 
+const fm__linear_shared *fm__host_shared(const fm__host *host, const fm__tape *tape,
+                                         const fm__op *op) {
+    if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+        return NULL;
+    const fm__weight *weight = tape->weights[op->weight[0]];
+    return host->kernels.linear[fm__type_index(weight->type)][op->fast].shared;
+}
+
+/* Whether the step's rows are prepared, as far as kernels with this form are concerned. */
+static bool is_prepared(const fm__host_work *work, const fm__linear_kernel *kernel,
+                        const fm__host_rows *rows) {
+    const fm__weight *weight = weight_of(work, 0);
+    const fm__linear_shared *shared = kernel_of(work, weight)->shared;
+    return work->step->prepared && kernel->shared == shared &&
+           shared->bytes(rows->end - rows->begin, weight->k) > 0;
+}
+
+void fm__host_prepare(const fm__host_work *work) {
+    const fm__op *op = work->step->op;
+    const fm__weight *weight = weight_of(work, 0);
+    const fm__linear_shared *shared = kernel_of(work, weight)->shared;
+    const fm__host_rows rows = fm__host_step_rows(work);
+    const uint32_t tokens = rows.end - rows.begin;
+    if (tokens == 0 || shared->bytes(tokens, weight->k) == 0)
+        return;
+    const fm__linear_args args = {
+        .type = weight->type,
+        .layout = weight->layout,
+        .k = weight->k,
+        .act = fm__host_row(work, op->in[0], rows.begin),
+        .act_layout = work->tape->tensors[op->in[0]].layout,
+        .tokens = tokens,
+        .prepared = (uint8_t *)work->parts->states,
+        .prepared_tokens = tokens,
+    };
+    const uint32_t units = shared->units(tokens, weight->k);
+    for (uint32_t unit; (unit = fm__host_take(work)) < units;)
+        shared->prepare(&args, unit);
+}
+
 /* More than one task has all tokens: the panels of all of them. */
 static task task_of(const product *p, fm__host_turn turn) {
     task t;
@@ -131,17 +175,19 @@ static task task_of(const product *p, fm__host_turn turn) {
 }
 
 fm__host_ahead fm__host_reading_begins(const fm__weight *weight, const fm__linear_kernel *kernel,
-                                       uint32_t begin, uint32_t end) {
-    const uint32_t from = kernel->backwards ? end : begin;
+                                       uint32_t begin, uint32_t end, uint32_t tokens) {
+    const bool backwards = kernel->backwards && tokens == 1;
+    const uint32_t from = backwards ? end : begin;
     return (fm__host_ahead){.at = weight->host + from * weight->layout.stride,
                             .weight = weight,
-                            .backwards = kernel->backwards};
+                            .backwards = backwards};
 }
 
 /* Where a turn begins to read. */
 static fm__host_ahead begin_of(const product *p, fm__host_turn turn) {
     const task t = task_of(p, turn);
-    return fm__host_reading_begins(p->weight, p->kernel, t.panel_begin, t.panel_end);
+    return fm__host_reading_begins(p->weight, p->kernel, t.panel_begin, t.panel_end,
+                                   t.row_end - t.row_begin);
 }
 
 /* That of the thread's first task of the product that follows this one: known, because the first
@@ -154,6 +200,20 @@ static fm__host_ahead next_product(const fm__host_work *work) {
     const product p = product_of(&then);
     const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
     return turn.count > 0 ? begin_of(&p, turn) : (fm__host_ahead){0};
+}
+
+fm__host_region fm__host_first_region(const fm__host_work *work) {
+    const product p = product_of(work);
+    if (p.rows.end - p.rows.begin > FEW_ROWS || p.cut.n_panel_task == 0)
+        return (fm__host_region){0};
+    const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
+    if (turn.count == 0)
+        return (fm__host_region){0};
+    const task t = task_of(&p, turn);
+    const fm__host_ahead begin = begin_of(&p, turn);
+    return (fm__host_region){.at = begin.at,
+                             .bytes = (t.panel_end - t.panel_begin) * p.weight->layout.stride,
+                             .backwards = begin.backwards};
 }
 
 /* Calls run(work, task) for the tasks that this thread takes. With few rows, weights come from
@@ -185,6 +245,9 @@ static void multiply(const fm__host_work *work, const task *t, int which, fm__ho
                      float *out, size_t stride) {
     const fm__op *op = work->step->op;
     const fm__weight *weight = weight_of(work, which);
+    const fm__linear_kernel *kernel = kernel_of(work, weight);
+    const fm__host_rows rows = fm__host_step_rows(work);
+    const bool prepared = is_prepared(work, kernel, &rows);
     const fm__linear_args args = {
         .type = weight->type,
         .layout = weight->layout,
@@ -202,8 +265,12 @@ static void multiply(const fm__host_work *work, const task *t, int which, fm__ho
         .ahead = ahead.at,
         .ahead_backwards = ahead.backwards,
         .ahead_alike = ahead.at != NULL && laid_out_alike(ahead.weight, weight),
+        .asks = work->kernels->asks,
+        .prepared = prepared ? (uint8_t *)work->parts->states : NULL,
+        .prepared_first = t->row_begin - rows.begin,
+        .prepared_tokens = rows.end - rows.begin,
     };
-    kernel_of(work, weight)->fn(&args);
+    kernel->fn(&args);
 }
 
 static float *tile(const fm__host_work *work, int which) {
@@ -241,8 +308,8 @@ static void glu_task(const fm__host_work *work, const task *t) {
     const fm__weight *second = weight_of(work, 1);
     fm__host_ahead beside = {0};
     if (t->ahead.at != NULL)
-        beside =
-            fm__host_reading_begins(second, kernel_of(work, second), t->panel_begin, t->panel_end);
+        beside = fm__host_reading_begins(second, kernel_of(work, second), t->panel_begin,
+                                         t->panel_end, t->row_end - t->row_begin);
     multiply(work, t, 0, beside, gate, t->columns);
     multiply(work, t, 1, t->ahead, up, t->columns);
     for (uint32_t r = t->row_begin; r < t->row_end; r++) {

@@ -76,17 +76,20 @@ static void reset(fm__host_recording *recording) {
 }
 
 static void run_entry(fm__host *host, const fm__host_entry *entry) {
-    if (entry->wait != NULL)
-        fm__timeline_wait(entry->wait, entry->wait_value);
     if (entry->recording != NULL) {
         reset(entry->recording);
         host->recording = entry->recording;
         host->run = entry->run;
+        fm__counter_add(&host->announced, 1);
+        if (entry->wait != NULL)
+            fm__host_await_inputs(host, entry->wait, entry->wait_value);
         entry->recording->span.begin_ns = fm__now_ns();
-        fm__host_meet(host, NULL, NULL);
+        fm__host_meet(host, NULL, NULL, NULL);
         fm__host_run(host, 0);
-        fm__host_meet(host, NULL, NULL);
+        fm__host_meet(host, NULL, NULL, NULL);
         entry->recording->span.end_ns = fm__now_ns();
+    } else if (entry->wait != NULL) {
+        fm__timeline_wait(entry->wait, entry->wait_value);
     }
     if (entry->signal != NULL)
         fm__timeline_signal(entry->signal, entry->signal_value);

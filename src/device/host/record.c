@@ -44,7 +44,7 @@ static bool by_rows(const fm__host_step *step) {
 }
 
 static bool is_product(const fm__host_step *step) {
-    return step->copy == FM__COPY_NONE &&
+    return step->copy == FM__COPY_NONE && step->fn != fm__host_prepare &&
            (step->op->kind == FM__OP_LINEAR || step->op->kind == FM__OP_LINEAR_GLU);
 }
 
@@ -55,6 +55,7 @@ static void link_steps(fm__host_step *steps, uint32_t n) {
         while (steps[i].barrier && end < n && by_rows(&steps[end]))
             end++;
         steps[i].n_alone = end - i;
+        steps[i].is_product = is_product(&steps[i]);
         while (product < n && !is_product(&steps[product]))
             product++;
         steps[i].next_product = product < n ? product - i : 0;
@@ -69,6 +70,71 @@ static fm_status check_loaded(const fm__tape *tape, const fm__op *op, fm_error *
             return fm__error(error, FM_ERROR_STATE, tape->weights[ids[i]]->name,
                              "is not loaded and cannot be recorded");
     return FM_OK;
+}
+
+/* ---- steps ---- */
+
+static fm__host_step step_of(const fm__tape *tape, const fm__op_range *range, bool barrier) {
+    const fm__op *op = &tape->ops[range->op];
+    return (fm__host_step){.op = op,
+                           .index = range->op,
+                           .barrier = barrier,
+                           .axis = range->axis,
+                           .begin = range->begin,
+                           .end = range->end,
+                           .copy = range->copy,
+                           .tensor = range->tensor,
+                           .fn = range->copy != FM__COPY_NONE ? fm__host_copy
+                                                              : fm__host_op(op->kind)};
+}
+
+/* What was prepared for `last` serves `range` too: products of the same rows of the same tensor. */
+static bool reads_the_same(const fm__host *host, const fm__tape *tape, const fm__op_range *last,
+                           const fm__op_range *range) {
+    const fm__op *a = &tape->ops[last->op], *b = &tape->ops[range->op];
+    bool rows = last->axis == FM__AXIS_TOKENS || range->axis == FM__AXIS_TOKENS;
+    return a->in[0] == b->in[0] && a->out != b->in[0] && a->fast == b->fast &&
+           fm__host_shared(host, tape, a) == fm__host_shared(host, tape, b) &&
+           (!rows ||
+            (last->axis == range->axis && last->begin == range->begin && last->end == range->end));
+}
+
+/* Attention works where they lie, and a new input wants new ones. */
+static bool ends_prepared(const fm__tape *tape, const fm__op_range *prepared,
+                          const fm__op_range *range) {
+    const fm__op *op = &tape->ops[range->op];
+    int16_t out = range->copy != FM__COPY_NONE ? range->tensor : op->out;
+    return op->kind == FM__OP_ATTENTION || out == tape->ops[prepared->op].in[0];
+}
+
+/* A step for each range, and one before products whose tokens are to be prepared: it overwrites
+   what was prepared before, and where attention worked, so all have to be there. Returns how many;
+   room for two a range. */
+static uint32_t make_steps(const fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
+                           uint32_t n_range, const bool *before, fm__host_step *steps) {
+    const fm__op_range *prepared = NULL; /* the product whose tokens are there */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_range; i++) {
+        const fm__op_range *range = &ranges[i];
+        const fm__linear_shared *shared = NULL;
+        if (range->copy == FM__COPY_NONE && host->threads > 1)
+            shared = fm__host_shared(host, tape, &tape->ops[range->op]);
+        if (shared != NULL && shared->bytes(tape->max_rows, FM__SEGMENT) == 0)
+            shared = NULL;
+        bool anew =
+            shared != NULL && (prepared == NULL || !reads_the_same(host, tape, prepared, range));
+        if (anew) {
+            steps[n] = step_of(tape, range, true);
+            steps[n++].fn = fm__host_prepare;
+        }
+        steps[n] = step_of(tape, range, before[i] || anew);
+        steps[n++].prepared = shared != NULL;
+        if (shared != NULL)
+            prepared = range;
+        else if (prepared != NULL && ends_prepared(tape, prepared, range))
+            prepared = NULL;
+    }
+    return n;
 }
 
 fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op_range *ranges,
@@ -86,35 +152,23 @@ fm_status fm__host_record(fm__device *device, const fm__tape *tape, const fm__op
     if (reserved != FM_OK)
         return reserved;
     fm__host_recording *recording = fm__alloc_zero(sizeof *recording);
-    fm__host_step *steps = fm__alloc_array(n_range, sizeof *steps);
-    _Atomic uint32_t *next = fm__alloc_array(n_range, sizeof *next);
+    fm__host_step *steps = fm__alloc_array(2 * (size_t)n_range, sizeof *steps);
+    _Atomic uint32_t *next = fm__alloc_array(2 * (size_t)n_range, sizeof *next);
     bool *before = fm__alloc_array(n_range, sizeof *before);
     if (recording == NULL || steps == NULL || next == NULL || before == NULL) {
         fm__free(before);
         fm__free((void *)next);
         fm__free(steps);
         fm__free(recording);
-        return fm__error_memory(error, device->properties.name, n_range * sizeof *steps);
+        return fm__error_memory(error, device->properties.name, 2 * n_range * sizeof *steps);
     }
     fm__host_barriers(tape, ranges, n_range, before);
-    for (uint32_t i = 0; i < n_range; i++) {
-        const fm__op *op = &tape->ops[ranges[i].op];
-        steps[i] = (fm__host_step){.op = op,
-                                   .index = ranges[i].op,
-                                   .barrier = before[i],
-                                   .axis = ranges[i].axis,
-                                   .begin = ranges[i].begin,
-                                   .end = ranges[i].end,
-                                   .copy = ranges[i].copy,
-                                   .tensor = ranges[i].tensor,
-                                   .fn = ranges[i].copy != FM__COPY_NONE ? fm__host_copy
-                                                                         : fm__host_op(op->kind)};
-    }
+    uint32_t n = make_steps((fm__host *)device, tape, ranges, n_range, before, steps);
     fm__free(before);
-    link_steps(steps, n_range);
+    link_steps(steps, n);
     recording->base = (fm__recording){.device = device, .tape = tape};
     recording->host = (fm__host *)device;
-    recording->n_step = n_range;
+    recording->n_step = n;
     recording->steps = steps;
     recording->next = next;
     recording->parts = parts;

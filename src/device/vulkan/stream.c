@@ -15,12 +15,14 @@
 #include "device/vulkan/core.h"
 
 enum {
-    PART_BYTES = 32 << 20, /* 8 MiB: a prompt of 64 tokens took half as long again on an H200 */
-    PART_PANELS = 8,       /* whole tiles of products */
-    RING_PARTS = 4,        /* at least: one is read, one is filled, two are room for waits */
-    /* Of a large device. A bus of 55 GB/s fills it in 5 ms: for as long copies go on while products
-       wait for another unit. */
-    RING_MOST = 256 << 20,
+    /* A product cut in parts keeps a large device busy with none of them. Of a 7B model in 4 bits
+       the largest fits, of any the copy of a part takes 2 ms. */
+    PART_BYTES = 96 << 20,
+    PART_PANELS = 8, /* whole tiles of products */
+    RING_PARTS = 4,  /* at least: one is read, one is filled, two are room for waits */
+    /* Of a large device. A bus of 55 GB/s fills it in 20 ms: for as long copies go on while
+       products wait for another unit. */
+    RING_MOST = 1024 << 20,
     RING_SHARE = 64, /* of a small device's memory it takes one part in ... */
     RING_LEAST = 1 << 20,
     PLACE_ALIGN = 256, /* of a weight in its part */

@@ -21,6 +21,9 @@
 enum {
     COPIES = 256,   /* of one call */
     EARLY_ROWS = 8, /* a tape of at most so many rows is likely to be run again at once */
+    /* Copied for it then, at most, and half of a small ring: should another tape come, its own
+       copies wait for these. */
+    EARLY_BYTES = 96 << 20,
 };
 
 /* One driver call's structures. */
@@ -337,10 +340,11 @@ static bool will_be_run_again(const handover *h) {
     return begins && ends;
 }
 
-/* Behind all batches: the first parts once more, into half of the ring at most. */
+/* Behind all batches: the first parts once more. */
 static VkResult copy_early(handover *h) {
     fm__vulkan_ring *ring = &h->gpu->core->ring;
     const fm__vulkan_batch *room = h->gpu->core->queue.batch;
+    const uint64_t most = ring->bytes / 2 < EARLY_BYTES ? ring->bytes / 2 : EARLY_BYTES;
     uint64_t bytes = 0;
     uint32_t n = 0;
     h->segment = h->part = 0;
@@ -349,8 +353,7 @@ static VkResult copy_early(handover *h) {
         bytes += part->bytes;
         if (lies_there(ring, part))
             continue;
-        if (bytes > ring->bytes / 2 || overlaps_room(room, n, part) ||
-            !find_waits(ring, part, &batch, &copy))
+        if (bytes > most || overlaps_room(room, n, part) || !find_waits(ring, part, &batch, &copy))
             break;
         add_copy(h, n++, part, batch, copy);
     }

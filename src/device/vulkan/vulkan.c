@@ -264,9 +264,9 @@ static const fm__device_vtable VTABLE = {
     .timeline_signal = fm__vulkan_timeline_signal,
 };
 
-/* Names every device that cannot serve, with what it lacks. */
+/* Names the devices that can serve, and every other with what it lacks. */
 static fm_status none_serves(const fm__vulkan_choice *choices, uint32_t n, uint32_t n_serving,
-                             uint32_t index, fm_error *error) {
+                             fm_error *error) {
     char list[300] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < n && used < sizeof list; i++)
@@ -276,9 +276,16 @@ static fm_status none_serves(const fm__vulkan_choice *choices, uint32_t n, uint3
                                      choices[i].lacks);
     if (n == 0)
         return fm__error(error, FM_ERROR_UNSUPPORTED, "vulkan", "no Vulkan driver offers a device");
-    return fm__error(error, FM_ERROR_UNSUPPORTED, "vulkan",
-                     "%u devices can serve, number %u was asked for%s%s", n_serving, index,
-                     used > 0 ? ": " : "", list);
+    char serving[48] = "no device can serve";
+    if (n_serving == 1)
+        snprintf(serving, sizeof serving, "only vulkan:0 can serve");
+    else if (n_serving > 1)
+        snprintf(serving, sizeof serving, "only vulkan:0 to vulkan:%u can serve", n_serving - 1);
+    return fm__error(error, FM_ERROR_UNSUPPORTED, "vulkan", "%s%s%s", serving,
+                     used == 0       ? ""
+                     : n_serving > 0 ? "; "
+                                     : ": ",
+                     list);
 }
 
 /* Fills gpu->core up to the logical device. */
@@ -303,7 +310,7 @@ static fm_status open_device(fm__vulkan *gpu, const fm__vulkan_options *options,
         describe(gpu, options->index);
         status = create_device(gpu, error);
     } else {
-        status = none_serves(choices, n, n_serving, options->index, error);
+        status = none_serves(choices, n, n_serving, error);
     }
     fm__free(choices);
     return status;

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * exec/deal.c: whole products dealt out to units: a pure function.
+ *
+ * Owns: nothing. Never does: look at times. Called from: the loading thread, through plan.c.
+ *
+ * Where a unit's weights come to it over a bus while others compute, what counts is how many of
+ * them come, not that both units work on the same product: a product that another unit does whole
+ * is one that is not copied meanwhile. It needs one hand-over, as its part would, and of few
+ * products a unit has a larger part than of all.
+ *
+ * The products of one shape are dealt out evenly along the tape, and those of different shapes at
+ * different places, so that the copies that run ahead are never waited for long.
+ */
+#include "exec/exec.h"
+
+/* The products of one shape. */
+typedef struct hand {
+    uint32_t first, count; /* op; how many */
+    double credit[FM__MAX_UNITS];
+} hand;
+
+static bool is_product(const fm__op *op) {
+    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+}
+
+static bool same_shape(const fm__tape *tape, uint32_t a, uint32_t b) {
+    const fm__op *p = &tape->ops[a], *q = &tape->ops[b];
+    const fm__weight *v = tape->weights[p->weight[0]], *w = tape->weights[q->weight[0]];
+    return p->kind == q->kind && v->n == w->n && v->k == w->k && v->type == w->type;
+}
+
+static hand *hand_of(const fm__tape *tape, uint32_t op, hand *hands, uint32_t *n) {
+    for (uint32_t i = 0; i < *n; i++)
+        if (same_shape(tape, hands[i].first, op))
+            return &hands[i];
+    hands[*n] = (hand){.first = op};
+    return &hands[(*n)++];
+}
+
+/* Shapes begin at different points of their turn; a product that is alone goes to whoever has most
+   of it. */
+static void begin(hand *hands, uint32_t n_hand, uint32_t n_unit) {
+    for (uint32_t h = 0; h < n_hand; h++)
+        for (uint32_t u = 1; u < n_unit && hands[h].count > 1; u++)
+            hands[h].credit[u] = (2 * h + 1.0) / n_hand - 1;
+}
+
+/* Every product earns each unit its share of it, and costs the one who gets it a whole one. */
+static uint8_t give(hand *h, const double *shares, uint32_t n_unit) {
+    double sum = 0;
+    uint32_t to = 0;
+    for (uint32_t u = 0; u < n_unit; u++)
+        sum += shares[u];
+    for (uint32_t u = 0; u < n_unit; u++) {
+        h->credit[u] += sum > 0 ? shares[u] / sum : u == 0;
+        if (h->credit[u] > h->credit[to] + 1e-9)
+            to = u;
+    }
+    h->credit[to] -= 1;
+    return (uint8_t)to;
+}
+
+fm_status fm__deal(const fm__tape *tape, const double (*shares)[FM__MAX_UNITS], uint32_t n_unit,
+                   uint8_t *owner, fm_error *error) {
+    hand *hands = fm__alloc_array(tape->n_op, sizeof *hands);
+    uint32_t n_hand = 0;
+    if (hands == NULL)
+        return fm__error_memory(error, "plan", tape->n_op * sizeof *hands);
+    for (uint32_t i = 0; i < tape->n_op; i++)
+        if (is_product(&tape->ops[i]))
+            hand_of(tape, i, hands, &n_hand)->count++;
+    begin(hands, n_hand, n_unit);
+    for (uint32_t i = 0; i < tape->n_op; i++)
+        owner[i] = is_product(&tape->ops[i])
+                       ? give(hand_of(tape, i, hands, &n_hand), shares[i], n_unit)
+                       : 0;
+    fm__free(hands);
+    return FM_OK;
+}
