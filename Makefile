@@ -4,19 +4,22 @@ BUILD := build
 PREFIX ?= /usr/local
 PROMPT ?= Once upon a time, a little fox
 
-.PHONY: all deps demo check check-real check-shape bench install format help clean
+.PHONY: all deps deps-tests demo check check-real check-shape bench install format help clean
 
 all: deps ## build the library and the program, release, in build/
-	cmake --preset release
+	cmake --preset release -DFM_TESTS=$$(pkg-config --exists cmocka && echo ON || echo OFF)
 	cmake --build $(BUILD) --target fusionml fusionml_static fusionml_shared
 
 deps: ## install what is missing (asks first, unless root or CI=true)
 	@scripts/deps.sh
 
+deps-tests: ## the same, and what the tests are built with
+	@scripts/deps.sh --tests
+
 demo: all ## run a prompt on the embedded model and show where each layer ran
 	$(BUILD)/fusionml run -p "$(PROMPT)" -n 120 --seed 1 --echo --placement
 
-check: deps ## build and run every test that this machine can run, and say what was skipped and why
+check: deps-tests ## build and run every test that this machine can run, and say what was skipped and why
 	cmake --preset release
 	cmake --build $(BUILD)
 	@scripts/run-tests $(BUILD)
@@ -24,7 +27,7 @@ check: deps ## build and run every test that this machine can run, and say what 
 check-real: all ## compare with the reference of a real checkpoint, where FUSIONML_MODELS or ~/.cache/fusionml-dev has it
 	@scripts/check-real $(BUILD) || [ $$? = 77 ]
 
-check-shape: deps ## identity of a 0.5B shape on every pair of units, over all quantised types; TYPES=q8_0,q4_k for some
+check-shape: deps-tests ## identity of a 0.5B shape on every pair of units, over all quantised types; TYPES=q8_0,q4_k for some
 	cmake --preset release
 	cmake --build $(BUILD) --target test_engine_shape
 	cd tests/data && FUSIONML_SHAPE=$(or $(TYPES),all) $(abspath $(BUILD))/tests/test_engine_shape

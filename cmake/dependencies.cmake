@@ -21,5 +21,6 @@ endforeach()
 if(missing)
     list(JOIN missing ", " missing)
     message(FATAL_ERROR "pkg-config does not find: ${missing}.\n"
-            "scripts/deps.sh installs what is missing (scripts/deps.sh --check only lists it).")
+            "scripts/deps.sh --tests installs what is missing (with --check it only lists it); -DFM_TESTS=OFF "
+            "builds no tests, which need cmocka.")
 endif()

@@ -3,18 +3,20 @@
 # Installs what building needs and this machine lacks, through the system's package manager (apt, dnf, pacman, brew).
 # Asks first, unless it runs as root or CI=true. What only a part of the project needs is optional: a system that does
 # not have it builds the rest.
-# usage: scripts/deps.sh [--check] [--ci]
+# usage: scripts/deps.sh [--check] [--tests] [--ci]
 #   --check   only print what is missing; exit 1 if anything is that is not optional
-#   --ci      also what .ci/run uses: clang, clang-format, qemu-user and a cross compiler for aarch64, a Vulkan driver
-#             that needs no GPU and the SPIR-V tools (apt only)
+#   --tests   also what the tests are built with (cmocka)
+#   --ci      also what .ci/run uses: the tests, clang, clang-format, qemu-user and a cross compiler for aarch64, a
+#             Vulkan driver that needs no GPU and the SPIR-V tools (apt only)
 set -eu
-check=0 ci=0
+check=0 tests=0 ci=0
 for argument; do
     case $argument in
     --check) check=1 ;;
-    --ci) ci=1 ;;
-    -h | --help) sed -n 's/^# \{0,1\}//; 3,9p' "$0"; exit 0 ;;
-    *) sed -n 's/^# \{0,1\}//; 3,9p' "$0" >&2; exit 2 ;;
+    --tests) tests=1 ;;
+    --ci) tests=1 ci=1 ;;
+    -h | --help) sed -n 's/^# \{0,1\}//; 3,10p' "$0"; exit 0 ;;
+    *) sed -n 's/^# \{0,1\}//; 3,10p' "$0" >&2; exit 2 ;;
     esac
 done
 
@@ -36,6 +38,8 @@ lib:jansson     libjansson-dev   jansson-devel    jansson    jansson
 lib:libpcre2-8  libpcre2-dev     pcre2-devel      pcre2      pcre2
 lib:libutf8proc libutf8proc-dev  utf8proc-devel   libutf8proc utf8proc
 lib:hwloc       libhwloc-dev     hwloc-devel      hwloc      hwloc
+'
+tests_rows='
 lib:cmocka      libcmocka-dev    libcmocka-devel  cmocka     cmocka
 '
 # Of these, what is missing costs: no GPU is used.
@@ -53,6 +57,7 @@ tool:aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu  - - -
 tool:spirv-dis             spirv-tools            - - -
 driver:lvp                 mesa-vulkan-drivers    - - -
 '
+[ $tests = 0 ] || rows="$rows$tests_rows"
 [ $ci = 0 ] || rows="$rows$ci_rows"
 
 present() {

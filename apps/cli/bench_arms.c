@@ -105,6 +105,26 @@ static void free_phase(phase *p) {
     free(p->ideal);
 }
 
+/* Before the model is loaded: on one unit there is one arm. */
+static fm_status check_arms(const comparison *c, fm_error *error) {
+    fm_device_info info = {.name = "host"};
+    if (fm_machine_device_count(c->machine) > 1)
+        return FM_OK;
+    (void)fm_machine_device(c->machine, 0, &info, NULL);
+    for (uint32_t i = 0; i < c->n_arm; i++) {
+        if (c->arms[i] == FM_ARM_CPU || c->arms[i] == FM_ARM_AUTO)
+            continue;
+        *error = (fm_error){FM_ERROR_ARGUMENT, "", "--arms"};
+        snprintf(error->message, sizeof error->message,
+                 "there is one unit, %s, and so no arm %s: see --device", info.name,
+                 fm_arm_name(c->arms[i]));
+        return error->status;
+    }
+    if (c->n_arm == 0)
+        fprintf(stderr, "there is one unit, %s, and so one arm: see --device\n", info.name);
+    return FM_OK;
+}
+
 static fm_status open_all(comparison *c, fm_class numeric_class, fm_error *error) {
     cli_args args = *c->args;
     uint32_t longest = 0;
@@ -116,6 +136,8 @@ static fm_status open_all(comparison *c, fm_class numeric_class, fm_error *error
     if (c->prompt == NULL)
         return fail_memory(error);
     fm_status status = cli_open_machine(&args, &c->machine, error);
+    if (status == FM_OK)
+        status = check_arms(c, error);
     if (status == FM_OK)
         status = cli_open_engine(&args, numeric_class, c->machine, &c->engine, error);
     if (status == FM_OK)
@@ -460,8 +482,9 @@ static void print_ratios(const comparison *c, uint32_t length) {
 }
 
 static void print_length(const comparison *c, uint32_t length) {
-    printf("\nprompt of %u tokens, then %u\n  %-10s %12s %12s   %s\n", c->lengths[length],
-           c->n_decode, "arm", "prompt ms", "ms a token", "tokens' hash");
+    printf("\nprompt of %u token%s, then %u\n  %-10s %12s %12s   %s\n", c->lengths[length],
+           cli_plural(c->lengths[length]), c->n_decode, "arm", "prompt ms", "ms a token",
+           "tokens' hash");
     for (uint32_t a = 0; a < c->n_arm; a++) {
         const series *s = &c->series[length][a];
         printf("  %-10s %12.3f %12.3f   %016" PRIx64 "%s\n", fm_arm_name(c->arms[a]),

@@ -69,23 +69,28 @@ static void shape_text(const fm_lab_kernel *k, char *out, size_t capacity) {
 
 static void print_md_roofs(const fm_lab_roofs *r) {
     printf(
-        "roofs of %u threads (%s): VNNI %.0f GOP/s, FMA %.0f GFLOP/s, bf16 %.0f GFLOP/s, reading "
+        "roofs of %u thread%s (%s): VNNI %.0f GOP/s, FMA %.0f GFLOP/s, bf16 %.0f GFLOP/s, reading "
         "memory %.1f GB/s\n\n",
-        r->threads, r->cpu, r->vnni, r->fma, r->bf16, r->read);
+        r->threads, cli_plural(r->threads), r->cpu, r->vnni, r->fma, r->bf16, r->read);
 }
+
+/* Wide enough for the reasons why a kernel is left out. */
+enum { LAST_COLUMN = 50 };
+#define DASHES "--------------------------------------------------"
 
 static void print_md(output *o, const fm_lab_kernel *k) {
     char shape[48], checked[64];
     if (o->rows++ == 0)
         printf(
-            "| op        | type   | class | rung   |       shape | tokens |        ms |   GOP/s |  "
-            "GB/s | roof | of it | beside ref                  |\n"
-            "| --------- | ------ | ----- | ------ | ----------: | -----: | --------: | ------: | "
-            "----: | ---- | ----: | --------------------------- |\n");
+            "| op        | type   | class | rung    |             shape | tokens |        ms |   "
+            "GOP/s |  GB/s | roof | of it | %-*s |\n"
+            "| --------- | ------ | ----- | ------- | ----------------: | -----: | --------: | "
+            "------: | ----: | ---- | ----: | %.*s |\n",
+            LAST_COLUMN, "beside ref", LAST_COLUMN, DASHES);
     shape_text(k, shape, sizeof shape);
     if (k->skipped != NULL) {
-        printf("| %-9s | %-6s | %-5s | %-6s | %11s | %6s | %9s | %7s | %5s | %-4s | %5s | %s |\n",
-               k->op, k->type, "", k->rung, shape, "", "", "", "", "", "", k->skipped);
+        printf("| %-9s | %-6s | %-5s | %-7s | %17s | %6s | %9s | %7s | %5s | %-4s | %5s | %-*s |\n",
+               k->op, k->type, "", k->rung, shape, "", "", "", "", "", "", LAST_COLUMN, k->skipped);
         return;
     }
     checked_text(k, checked, sizeof checked);
@@ -93,9 +98,9 @@ static void print_md(output *o, const fm_lab_kernel *k) {
     if (k->gop_s > 0)
         snprintf(rate, sizeof rate, "%.1f", k->gop_s);
     printf(
-        "| %-9s | %-6s | %-5s | %-6s | %11s | %6u | %9.4f | %7s | %5.1f | %-4s | %5.2f | %-27s |\n",
+        "| %-9s | %-6s | %-5s | %-7s | %17s | %6u | %9.4f | %7s | %5.1f | %-4s | %5.2f | %-*s |\n",
         k->op, k->type, k->numeric_class, k->rung, shape, k->tokens, k->ms, rate, k->gb_s, k->roof,
-        k->of_roof, checked);
+        k->of_roof, LAST_COLUMN, checked);
 }
 
 static void print_csv(output *o, const fm_lab_roofs *r, const fm_lab_kernel *k) {
@@ -167,6 +172,7 @@ int cli_bench_kernels(const cli_args *args) {
     if (status != FM_OK)
         return cli_fail(&error);
     if (o.bad > 0)
-        return cli_fail_text("%u kernels differ from ref or from each other", o.bad);
+        return cli_fail_text("%u kernel%s from ref or from each other", o.bad,
+                             o.bad == 1 ? " differs" : "s differ");
     return CLI_OK;
 }

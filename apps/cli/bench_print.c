@@ -58,15 +58,29 @@ static void print_json(bench_printer *p, json_t *row) {
 }
 
 /* "pp512", "tg128", "pp512+tg128 @ d256" */
-static void test_text(json_t *row, char *out, size_t capacity) {
-    long long prompt = json_integer_value(json_object_get(row, "n_prompt"));
-    long long gen = json_integer_value(json_object_get(row, "n_gen"));
-    long long depth = json_integer_value(json_object_get(row, "n_depth"));
+static int name_test(long long prompt, long long gen, long long depth, char *out, size_t capacity) {
     int used = prompt > 0 && gen > 0 ? snprintf(out, capacity, "pp%lld+tg%lld", prompt, gen)
                : gen > 0             ? snprintf(out, capacity, "tg%lld", gen)
                                      : snprintf(out, capacity, "pp%lld", prompt);
     if (depth > 0)
-        snprintf(out + used, capacity - (size_t)used, " @ d%lld", depth);
+        used += snprintf(out + used, capacity - (size_t)used, " @ d%lld", depth);
+    return used;
+}
+
+static void test_text(json_t *row, char *out, size_t capacity) {
+    name_test(json_integer_value(json_object_get(row, "n_prompt")),
+              json_integer_value(json_object_get(row, "n_gen")),
+              json_integer_value(json_object_get(row, "n_depth")), out, capacity);
+}
+
+void bench_print_expect(bench_printer *p, uint32_t prompt, uint32_t gen, uint32_t depth) {
+    char text[64];
+    int width = name_test(prompt, gen, depth, text, sizeof text);
+    p->test_width = width > p->test_width ? width : p->test_width;
+}
+
+static int bytes_of(json_t *row, const char *key) {
+    return (int)strlen(json_string_value(json_object_get(row, key)));
 }
 
 /* `width` below 0: left-aligned, as in the peer's table. */
@@ -101,6 +115,12 @@ static void md_line(bench_printer *p, json_t *row, bool rule) {
             (strcmp(key, "devices") == 0 && !p->devices))
             continue;
         int width = columns[c].width;
+        int wide = strcmp(key, "model_type") == 0 ? p->model_width
+                   : strcmp(key, "devices") == 0  ? p->devices_width
+                   : strcmp(key, "test") == 0     ? p->test_width
+                                                  : 0;
+        if (wide > abs(width))
+            width = width < 0 ? -wide : wide;
         double value = json_number_value(json_object_get(row, key));
         if (row == NULL)
             snprintf(text, sizeof text, "%s", columns[c].head);
@@ -131,6 +151,8 @@ void bench_print_row(bench_printer *p, json_t *row) {
         print_json(p, row);
     else {
         if (p->rows == 0) {
+            p->model_width = bytes_of(row, "model_type");
+            p->devices_width = bytes_of(row, "devices");
             md_line(p, NULL, false);
             md_line(p, NULL, true);
         }

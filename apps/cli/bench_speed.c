@@ -492,6 +492,16 @@ static uint32_t count_above_zero(const uint32_t *values, uint32_t n) {
     return count;
 }
 
+static void expect_tests(const speed *s, bench_printer *p) {
+    uint32_t depth = largest(s->depths, s->n_depth);
+    for (uint32_t i = 0; i < s->n_prompt; i++)
+        bench_print_expect(p, s->prompts[i], 0, depth);
+    for (uint32_t i = 0; i < s->n_gen; i++)
+        bench_print_expect(p, 0, s->gens[i], depth);
+    for (uint32_t i = 0; i < s->n_pair; i++)
+        bench_print_expect(p, s->pairs[i][0], s->pairs[i][1], depth);
+}
+
 static void add_printer(speed *s, FILE *to, int format) {
     const cli_args *a = s->args;
     s->printers[s->n_printer++] = (bench_printer){.to = to,
@@ -500,6 +510,7 @@ static void add_printer(speed *s, FILE *to, int format) {
                                                   .ubatch = a->n_ubatch.n > 0,
                                                   .cache = a->cache_type != FM_CACHE_F16,
                                                   .devices = a->devices != NULL};
+    expect_tests(s, &s->printers[s->n_printer - 1]);
 }
 
 int cli_bench_speed(const cli_args *args) {

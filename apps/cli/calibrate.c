@@ -19,8 +19,8 @@ typedef struct fm_lab_curve curve;
 static int show(void *user, const fm_lab_point *point) {
     char phase[96];
     (void)user;
-    snprintf(phase, sizeof phase, "%.40s, %u rows, share %.3f: %.2f ms", point->shape, point->rows,
-             point->share, point->ms);
+    snprintf(phase, sizeof phase, "%.40s, %u row%s, share %.3f: %.2f ms", point->shape, point->rows,
+             cli_plural(point->rows), point->share, point->ms);
     return cli_progress(NULL, phase, point->done, point->total);
 }
 
@@ -65,7 +65,8 @@ static void print_text(const fm_lab_calibration *found) {
     double spent = 0;
     for (uint32_t i = 0; i < found->n_curve; i++) {
         const curve *c = &found->curves[i];
-        printf("%s, %u rows: one share for all products, best %.3f\n", c->shape, c->rows, c->best);
+        printf("%s, %u row%s: one share for all products, best %.3f\n", c->shape, c->rows,
+               cli_plural(c->rows), c->best);
         plot(c);
         putchar('\n');
         spent += c->spent_ms;
@@ -85,12 +86,17 @@ static void print_text(const fm_lab_calibration *found) {
         }
         printf(" %10.3f %6.3f\n", c->best_ms, c->gain);
     }
-    printf("\nshare of the last unit, at rows\n%-44s", "product");
+    int width = 44;
+    for (uint32_t p = 0; found->n_curve > 0 && p < found->curves[0].n_product; p++) {
+        int bytes = (int)strlen(found->curves[0].products[p].shape);
+        width = bytes > width ? bytes : width;
+    }
+    printf("\nshare of the last unit, at rows\n%-*s", width, "product");
     for (uint32_t i = 0; i < found->n_curve; i++)
         printf(" %6u", found->curves[i].rows);
     putchar('\n');
     for (uint32_t p = 0; found->n_curve > 0 && p < found->curves[0].n_product; p++) {
-        printf("%-44s", found->curves[0].products[p].shape);
+        printf("%-*s", width, found->curves[0].products[p].shape);
         for (uint32_t i = 0; i < found->n_curve; i++)
             printf(" %6.3f", found->curves[i].products[p].share);
         putchar('\n');
@@ -156,7 +162,8 @@ static double y_of(double ms, double most) {
 static void put_axes(FILE *to, const curve *c, double most) {
     fprintf(to, "<text x=\"%d\" y=\"18\" class=\"title\">", LEFT);
     put_escaped(to, c->shape);
-    fprintf(to, ", %u rows: share %.2f, gain %.2f</text>\n", c->rows, c->best, c->gain);
+    fprintf(to, ", %u row%s: share %.2f, gain %.2f</text>\n", c->rows, cli_plural(c->rows), c->best,
+            c->gain);
     for (int i = 0; i <= 5; i++) {
         double x = x_of(i / 5.0);
         fprintf(to,
@@ -251,6 +258,10 @@ int cli_calibrate(const cli_args *args) {
     if (args->svg != NULL && !can_write(args->svg))
         return CLI_FAILED;
     fm_status status = cli_open_machine(args, &machine, &error);
+    if (status == FM_OK && !cli_has_two_units(machine, "calibration")) {
+        fm_machine_destroy(&machine);
+        return CLI_FAILED;
+    }
     if (status == FM_OK)
         status = cli_open_engine(&quiet, numeric_class, machine, &engine, &error);
     if (status == FM_OK)

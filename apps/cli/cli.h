@@ -13,6 +13,8 @@
 #include "fusionml/fusionml.h"
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
+/* The longest context that a model may declare, 2^24 tokens, of 16 bytes each. */
+enum { CLI_MOST_INPUT = 256 << 20 };
 enum { CLI_MAX_TEXTS = 16, CLI_MAX_NUMBERS = 64, CLI_MAX_POSITIONAL = 2 };
 
 /* The values of an option that may be repeated, as they were given. */
@@ -42,6 +44,7 @@ typedef struct cli_args {
     uint32_t delay;                       /* s */
     uint32_t depth;                       /* keys */
     uint32_t ubatch;                      /* rows of one tape run; 0: as the engine likes */
+    uint32_t outputs;                     /* of a batch that is to find room; no option */
     int axis, deps, weights, arm;         /* fm_axis, fm_deps, fm_weights, fm_arm */
     int format, error_format;             /* cli_format */
     int cache_type, key_type, value_type; /* fm_cache_type; after parsing, cache_type is meant */
@@ -50,7 +53,7 @@ typedef struct cli_args {
     bool predict_set, seed_set, margin_set, tolerance_set, axis_set, repeats_set, error_format_set;
     bool depth_set, cache_type_set, key_type_set, value_type_set;
     bool json, special, placement, echo, keys, tensors, no_gate, explain;
-    bool no_warmup, progress, verbose;
+    bool no_warmup, progress, verbose, force;
     const char *positional[CLI_MAX_POSITIONAL];
     uint32_t n_positional;
 } cli_args;
@@ -63,6 +66,12 @@ typedef struct cli_refusal {
     const char *reason;
 } cli_refusal;
 
+/* What an option does in one command, where the table of options says something else. */
+typedef struct cli_wording {
+    const char *option; /* its id */
+    const char *help;
+} cli_wording;
+
 typedef struct cli_command {
     const char *name;
     const char *summary;        /* one line, for `fusionml --help` */
@@ -72,6 +81,9 @@ typedef struct cli_command {
     uint32_t positional_max;
     int (*run)(const cli_args *args);
     const cli_refusal *refused; /* ends at words NULL; may be NULL */
+    const cli_wording *wording; /* ends at option NULL; may be NULL */
+    const char *context;        /* the options that set the context: "--ctx-size"; NULL: none */
+    const char *memory;         /* where memory is too small: what sets the need; NULL: nothing */
 } cli_command;
 
 /* ---- options.c ---- */
@@ -87,27 +99,50 @@ bool cli_numbers(const char *name, const cli_texts *texts, uint32_t least, uint3
 
 /* ---- common.c ---- */
 
-/* Prints "fusionml NAME: place: message" to stderr and returns CLI_FAILED. */
+/* Prints "fusionml NAME: place: message" to stderr and returns CLI_FAILED. Fields of the library's
+   options are named as the command's options; where memory is too small, what sets the need. */
 int cli_fail(const fm_error *error);
 int cli_fail_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Name of the subcommand, for messages. */
-void cli_set_name(const char *name);
+/* For messages. */
+void cli_set_command(const cli_command *command);
+/* "s" but for 1: "%u token%s". */
+const char *cli_plural(uint64_t n);
 
 /* Lines of the library from this level on go to stderr; main() asks for warnings. */
 void cli_show_log(fm_log_level least);
+/* false, with a message on stderr: the machine has one unit, and `what` takes two. */
+bool cli_has_two_units(const fm_machine *machine, const char *what);
 /* Machine and engine as args ask for (no -m: the embedded model). */
 fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error);
 fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
                           fm_engine **engine, fm_error *error);
+/* One machine, engine, session and a batch whose rows all have outputs. */
+typedef struct cli_scoring {
+    fm_machine *machine;
+    fm_engine *engine;
+    fm_session *session;
+    fm_batch *batch;
+    uint32_t rows; /* of the batch: 128, or fewer (said on stderr) where memory is for fewer */
+} cli_scoring;
+
+fm_status cli_open_scoring(const cli_args *args, fm_class numeric_class, cli_scoring *s,
+                           fm_error *error);
+/* false: the gate's log could not be written. */
+bool cli_close_scoring(cli_scoring *s);
 /* Also closes the gate's log; false with a message on stderr: that could not be written. Clears
  *engine; NULL in it is allowed. */
 bool cli_close_engine(fm_engine **engine);
 /* "exact", "fast", NULL -> otherwise. false: the text is neither. */
 bool cli_class(const char *text, fm_class otherwise, fm_class *out);
+/* For models that are written: false, with a message on stderr, where a file of that name exists
+   and
+   --force is not given. What is no regular file is left to the writer. */
+bool cli_may_write(const cli_args *args, const char *path);
 /* -p TEXT, else -f FILE ("-" and no option: stdin). malloc'ed, NUL behind *bytes; NULL after a
  * message. */
 char *cli_input(const cli_args *args, size_t *bytes);
-/* A whole file ("-": stdin); malloc'ed, NUL behind *bytes; NULL with a message on stderr. */
+/* A whole file ("-": stdin) of at most CLI_MOST_INPUT bytes; malloc'ed, NUL behind *bytes; NULL
+   with a message on stderr. */
 char *cli_read_file(const char *path, size_t *bytes);
 
 /* A bar on stderr while it is a terminal. An fm_progress_callback; also stops on Ctrl-C. */

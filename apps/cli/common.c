@@ -14,23 +14,59 @@
 
 #include "cli.h"
 
-static const char *command_name = "";
+static const cli_command no_command = {.name = ""};
+static const cli_command *command = &no_command;
 
-void cli_set_name(const char *name) {
-    command_name = name;
+void cli_set_command(const cli_command *now) {
+    command = now;
+}
+
+const char *cli_plural(uint64_t n) {
+    return n == 1 ? "" : "s";
+}
+
+/* What the user calls a field of fm_machine_options, fm_engine_options or fm_sampler_options. */
+static const char *option_of(const char *field) {
+    static const char *const names[][2] = {
+        {"context_length", NULL},
+        {"chunk_rows", "--ubatch-size"},
+        {"threads", "--threads"},
+        {"cpu_rung", "--cpu"},
+        {"numeric_class", "--class"},
+        {"cache_type", "--cache-type"},
+        {"temperature", "--temp"},
+        {"top_p", "--top-p"},
+        {"min_p", "--min-p"},
+        {"repeat_penalty", "--repeat-penalty"},
+        {"split", "--split"},
+        {"axis", "--axis"},
+        {"deps", "--deps"},
+        {"weights", "--weights"},
+        {"repeat_last_n", "--repeat-last-n"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(field, names[i][0]) == 0)
+            return names[i][1] != NULL        ? names[i][1]
+                   : command->context != NULL ? command->context
+                                              : "context";
+    return field;
 }
 
 int cli_fail(const fm_error *error) {
+    const char *place = option_of(error->place);
     cli_progress_end();
-    fprintf(stderr, "fusionml %s: %s%s%s\n", command_name, error->place,
-            error->place[0] != '\0' ? ": " : "", error->message);
+    fprintf(stderr, "fusionml %s: %s%s%s\n", command->name, place, place[0] != '\0' ? ": " : "",
+            error->message);
+    if (error->status == FM_ERROR_MEMORY && command->memory != NULL &&
+        strstr(error->message, "budget") != NULL)
+        fprintf(stderr, "%s\n", command->memory);
     return CLI_FAILED;
 }
 
 int cli_fail_text(const char *format, ...) {
     va_list arguments;
     cli_progress_end();
-    fprintf(stderr, "fusionml %s: ", command_name);
+    fprintf(stderr, "fusionml %s: ", command->name);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);
@@ -48,13 +84,51 @@ void cli_show_log(fm_log_level least) {
     fm_log_set(log_line, NULL, least);
 }
 
+static void add_option(char *list, size_t capacity, const char *name) {
+    size_t used = strlen(list);
+    snprintf(list + used, capacity - used, "%s%s", used > 0 ? ", " : "", name);
+}
+
+/* One line for options that say how units share work, where there is nothing to share. */
+static void tell_idle_options(const cli_args *args, const fm_machine *machine) {
+    size_t n = fm_machine_device_count(machine);
+    bool has_gpu = false;
+    char list[64] = "";
+    for (size_t i = 0; i < n; i++) {
+        fm_device_info info;
+        if (fm_machine_device(machine, i, &info, NULL) == FM_OK)
+            has_gpu = has_gpu || strcmp(info.kind, "cpu") != 0;
+    }
+    if (args->axis_set && n < 2)
+        add_option(list, sizeof list, "--axis");
+    if (args->deps != FM_DEPS_EVENT && n < 2)
+        add_option(list, sizeof list, "--deps");
+    if (args->weights != FM_WEIGHTS_AUTO && !has_gpu)
+        add_option(list, sizeof list, "--weights");
+    if (list[0] != '\0')
+        fprintf(stderr, "fusionml: no effect of %s: %s\n", list,
+                n < 2 ? "there is one unit, the host (see --device)" : "there is no GPU");
+}
+
 fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error) {
     fm_machine_options options = fm_machine_options_default();
     options.threads = args->threads;
     options.cpu_rung = args->cpu;
     options.memory_budget = (uint64_t)args->memory_mib << 20;
     options.devices = args->devices;
-    return fm_machine_create(machine, &options, error);
+    fm_status status = fm_machine_create(machine, &options, error);
+    if (status == FM_OK)
+        tell_idle_options(args, *machine);
+    return status;
+}
+
+bool cli_has_two_units(const fm_machine *machine, const char *what) {
+    fm_device_info info = {.name = "host"};
+    if (fm_machine_device_count(machine) > 1)
+        return true;
+    (void)fm_machine_device(machine, 0, &info, NULL);
+    cli_fail_text("%s takes two units, and there is one, %s: see --device", what, info.name);
+    return false;
 }
 
 /* ---- engines, and the gate's log ---- */
@@ -96,32 +170,6 @@ bool cli_close_engine(fm_engine **engine) {
     return good;
 }
 
-static void add_option(char *list, size_t capacity, const char *name) {
-    size_t used = strlen(list);
-    snprintf(list + used, capacity - used, "%s%s", used > 0 ? ", " : "", name);
-}
-
-/* One line for options that say how units share work, where there is nothing to share. */
-static void tell_idle_options(const cli_args *args, const fm_machine *machine) {
-    size_t n = fm_machine_device_count(machine);
-    bool has_gpu = false;
-    char list[64] = "";
-    for (size_t i = 0; i < n; i++) {
-        fm_device_info info;
-        if (fm_machine_device(machine, i, &info, NULL) == FM_OK)
-            has_gpu = has_gpu || strcmp(info.kind, "cpu") != 0;
-    }
-    if (args->axis_set && n < 2)
-        add_option(list, sizeof list, "--axis");
-    if (args->deps != FM_DEPS_EVENT && n < 2)
-        add_option(list, sizeof list, "--deps");
-    if (args->weights != FM_WEIGHTS_AUTO && !has_gpu)
-        add_option(list, sizeof list, "--weights");
-    if (list[0] != '\0')
-        fprintf(stderr, "fusionml: no effect of %s: %s\n", list,
-                n < 2 ? "there is one unit, the host (see --device)" : "there is no GPU");
-}
-
 fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machine *machine,
                           fm_engine **engine, fm_error *error) {
     fm_engine_options options = fm_engine_options_default();
@@ -129,6 +177,7 @@ fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machi
     options.context_length = args->context;
     options.chunk_rows = args->ubatch;
     options.cache_type = (fm_cache_type)args->cache_type;
+    options.batch_outputs = args->outputs;
     options.progress = cli_progress;
     options.split = args->split;
     options.axis = args->axis_set ? (fm_axis)args->axis : FM_AXIS_AUTO;
@@ -136,7 +185,6 @@ fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machi
     options.weights = (fm_weights)args->weights;
     options.arm = (fm_arm)args->arm;
     options.no_gate = args->no_gate;
-    tell_idle_options(args, machine);
     cli_catch_interrupt(NULL);
     fm_status status = open_gate_log(args, &options, error);
     if (status != FM_OK)
@@ -154,6 +202,39 @@ fm_status cli_open_engine(const cli_args *args, fm_class numeric_class, fm_machi
     return status;
 }
 
+enum { SCORED_ROWS = 128 };
+
+fm_status cli_open_scoring(const cli_args *args, fm_class numeric_class, cli_scoring *s,
+                           fm_error *error) {
+    cli_args with = *args;
+    fm_status status = cli_open_machine(args, &s->machine, error);
+    if (status != FM_OK)
+        return status;
+    for (s->rows = SCORED_ROWS;; s->rows /= 4) { /* 128, 32, 8, 2 */
+        with.ubatch = with.outputs = s->rows;
+        status = cli_open_engine(&with, numeric_class, s->machine, &s->engine, error);
+        if (status != FM_ERROR_MEMORY || s->rows == 2)
+            break;
+        cli_close_engine(&s->engine);
+    }
+    if (status == FM_OK && s->rows < SCORED_ROWS)
+        fprintf(stderr, "%u rows a run instead of %d: the memory budget is for no more\n", s->rows,
+                SCORED_ROWS);
+    if (status == FM_OK)
+        status = fm_session_create(&s->session, s->engine, NULL, error);
+    if (status == FM_OK)
+        status = fm_batch_create(&s->batch, s->engine, s->rows, s->rows, error);
+    return status;
+}
+
+bool cli_close_scoring(cli_scoring *s) {
+    fm_batch_destroy(&s->batch);
+    fm_session_destroy(&s->session);
+    bool good = cli_close_engine(&s->engine);
+    fm_machine_destroy(&s->machine);
+    return good;
+}
+
 bool cli_class(const char *text, fm_class otherwise, fm_class *out) {
     if (text == NULL)
         *out = otherwise;
@@ -168,37 +249,47 @@ bool cli_class(const char *text, fm_class otherwise, fm_class *out) {
 
 /* ---- input ---- */
 
-static char *read_stream(FILE *stream, const char *name, size_t *bytes) {
+/* Reads `longest` bytes at most; *longer: there are more. NULL: out of memory. */
+static char *read_up_to(FILE *stream, size_t longest, size_t *bytes, bool *longer) {
     size_t capacity = 1 << 16, n = 0;
     char *data = malloc(capacity);
+    *longer = false;
     while (data != NULL) {
         size_t got = fread(data + n, 1, capacity - n - 1, stream);
         n += got;
-        if (got == 0)
+        *longer = n > longest;
+        if (got == 0 || *longer)
             break;
-        if (capacity - n - 1 == 0) {
-            char *larger = capacity > SIZE_MAX / 2 ? NULL : realloc(data, capacity * 2);
-            if (larger == NULL) {
-                free(data);
-                data = NULL;
-                break;
-            }
-            data = larger;
-            capacity *= 2;
-        }
+        if (capacity - n - 1 > 0)
+            continue;
+        char *larger = realloc(data, capacity * 2);
+        if (larger == NULL)
+            free(data);
+        data = larger;
+        capacity *= 2;
     }
-    if (data == NULL) {
-        cli_fail_text("%s: out of memory after %zu bytes", name, n);
-        return NULL;
-    }
-    if (ferror(stream)) {
-        cli_fail_text("%s: %s", name, strerror(errno));
-        free(data);
-        return NULL;
-    }
-    data[n] = '\0';
     *bytes = n;
     return data;
+}
+
+static char *read_stream(FILE *stream, const char *name, size_t *bytes) {
+    struct stat info;
+    bool longer =
+        fstat(fileno(stream), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > CLI_MOST_INPUT;
+    char *data = longer ? NULL : read_up_to(stream, CLI_MOST_INPUT, bytes, &longer);
+    if (longer)
+        cli_fail_text("%s: is longer than %d MiB, the most that is read: no context holds as much",
+                      name, CLI_MOST_INPUT >> 20);
+    else if (data == NULL)
+        cli_fail_text("%s: out of memory after %zu bytes", name, *bytes);
+    else if (ferror(stream))
+        cli_fail_text("%s: %s", name, strerror(errno));
+    else {
+        data[*bytes] = '\0';
+        return data;
+    }
+    free(data);
+    return NULL;
 }
 
 char *cli_read_file(const char *path, size_t *bytes) {
@@ -212,6 +303,14 @@ char *cli_read_file(const char *path, size_t *bytes) {
     char *data = read_stream(stream, path, bytes);
     fclose(stream);
     return data;
+}
+
+bool cli_may_write(const cli_args *args, const char *path) {
+    struct stat info;
+    if (args->force || stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return true;
+    cli_fail_text("%s: exists; --force replaces it", path);
+    return false;
 }
 
 char *cli_input(const cli_args *args, size_t *bytes) {
@@ -324,7 +423,8 @@ static size_t describe_layer(const fm_engine *engine, size_t i, int *layer,
         add_word(kernels, p.kernel);
         add_word(reasons, p.reason);
     }
-    int used = snprintf(out, PLACED_BYTES, "%s: %zu operations", devices, i - begin);
+    int used = snprintf(out, PLACED_BYTES, "%s: %zu operation%s", devices, i - begin,
+                        cli_plural(i - begin));
     if (used < PLACED_BYTES && kernels[0] != '\0')
         used += snprintf(out + used, PLACED_BYTES - (size_t)used, ", %s", kernels);
     if (used < PLACED_BYTES)
@@ -385,17 +485,20 @@ void cli_print_gate(const fm_engine *engine) {
             fm_arm_name(gate.active_prefill), fm_arm_name(gate.active_decode),
             calls[0] != '\0' ? calls : "none");
     if (gate.share_prefill > 0 || gate.share_decode > 0)
-        fprintf(stderr, "split      share of the last unit %.3f in prefill, %.3f in decode\n",
+        fprintf(stderr,
+                "split      share of the last unit in all products: %.3f in prefill, %.3f in "
+                "decode\n",
                 gate.share_prefill, gate.share_decode);
     if (gate.calibrated)
         fprintf(stderr, "calibrated %.1f hours ago\n", gate.calibration_age_s / 3600);
     if (gate.calls > 0)
         fprintf(stderr,
-                "gate       %llu calls, %llu probes (%llu forbidden), %llu switches; probes lost "
+                "gate       %llu call%s, %llu probe%s (%llu forbidden), %llu switch%s; probes lost "
                 "%.1f of %.1f ms\n",
-                (unsigned long long)gate.calls, (unsigned long long)gate.probes,
-                (unsigned long long)gate.forbidden, (unsigned long long)gate.switches, gate.lost_ms,
-                gate.spent_ms);
+                (unsigned long long)gate.calls, cli_plural(gate.calls),
+                (unsigned long long)gate.probes, cli_plural(gate.probes),
+                (unsigned long long)gate.forbidden, (unsigned long long)gate.switches,
+                gate.switches == 1 ? "" : "es", gate.lost_ms, gate.spent_ms);
 }
 
 struct json_t *cli_json_gate(const fm_engine *engine) {

@@ -11,6 +11,8 @@ int cli_convert(const cli_args *args) {
         cli_fail_text("IN, OUT and --type TYPE are needed; see --help");
         return CLI_USAGE;
     }
+    if (!cli_may_write(args, args->positional[1]))
+        return CLI_FAILED;
     cli_show_log(FM_LOG_INFO);
     cli_catch_interrupt(NULL);
     double begin = cli_now_ms();

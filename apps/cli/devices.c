@@ -69,7 +69,8 @@ static void list_vulkan(const cli_args *args, inventory *all) {
         options.cpu_rung = args->cpu;
         options.threads = args->threads;
         if (fm_machine_create(&machine, &options, &error) != FM_OK) {
-            snprintf(all->reason, sizeof all->reason, "no %s: %s", spelled, error.message);
+            snprintf(all->reason, sizeof all->reason, "no %s%s: %s",
+                     index > 0 ? "further Vulkan device, " : "", spelled, error.message);
             return;
         }
         if (fm_machine_device(machine, 0, &info, NULL) == FM_OK && find(all, &info) == NULL) {
@@ -114,13 +115,18 @@ static void print_text(const inventory *all) {
     for (uint32_t i = 0; i < all->n_unit; i++)
         print_unit(&all->units[i]);
     printf("%s\nmemory budget %s\n", all->reason, budget);
-    printf("\n%-8s %9s %9s  %-6s %-40s %s\n", "type", "bits/w", "packed", "class", "exact kernel",
-           "fast kernel");
+    int width = 40;
+    for (size_t i = 0; i < fm_machine_type_count(all->machine); i++)
+        if (fm_machine_type(all->machine, i, &t, NULL) == FM_OK &&
+            strlen(t.exact_kernel) > (size_t)width)
+            width = (int)strlen(t.exact_kernel);
+    printf("\n%-8s %9s %9s  %-6s %-*s %s\n", "type", "bits/w", "packed", "class", width,
+           "exact kernel", "fast kernel");
     for (size_t i = 0; i < fm_machine_type_count(all->machine); i++) {
         if (fm_machine_type(all->machine, i, &t, NULL) != FM_OK)
             continue;
-        printf("%-8s %9.3f %9.3f  %-6s %-40s %s\n", t.name, t.bits_per_weight,
-               t.packed_bits_per_weight, t.has_fast ? "both" : "exact", t.exact_kernel,
+        printf("%-8s %9.3f %9.3f  %-6s %-*s %s\n", t.name, t.bits_per_weight,
+               t.packed_bits_per_weight, t.has_fast ? "both" : "exact", width, t.exact_kernel,
                t.fast_kernel);
     }
 }

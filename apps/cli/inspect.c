@@ -10,13 +10,22 @@
 
 enum { VALUE_BYTES = 200 };
 
+/* The width of a column that holds the text, too; not more than 64. */
+static int wider(int width, const char *text) {
+    size_t bytes = strlen(text);
+    return bytes <= (size_t)width ? width : bytes < 64 ? (int)bytes : 64;
+}
+
 static void print_keys(const fm_checkpoint *checkpoint) {
     size_t n = fm_checkpoint_key_count(checkpoint);
     char value[VALUE_BYTES];
-    printf("%zu keys\n", n);
+    int width = 0;
+    for (size_t i = 0; i < n; i++)
+        width = wider(width, fm_checkpoint_key_name(checkpoint, i));
+    printf("%zu key%s\n", n, cli_plural(n));
     for (size_t i = 0; i < n; i++) {
         size_t whole = fm_checkpoint_key_value(checkpoint, i, value, sizeof value);
-        printf("  %-44s %-26s %s%s\n", fm_checkpoint_key_name(checkpoint, i),
+        printf("  %-*s %-26s %s%s\n", width, fm_checkpoint_key_name(checkpoint, i),
                fm_checkpoint_key_type(checkpoint, i), value, whole >= sizeof value ? "..." : "");
     }
 }
@@ -34,14 +43,18 @@ static void print_tensors(const fm_checkpoint *checkpoint) {
     uint64_t total = 0;
     fm_tensor_info t;
     char shape[96], bytes[32];
-    printf("%zu tensors (first dimension varies fastest)\n", n);
+    int width = 0;
+    for (size_t i = 0; i < n; i++)
+        if (fm_checkpoint_tensor(checkpoint, i, &t, NULL) == FM_OK)
+            width = wider(width, t.name);
+    printf("%zu tensor%s (first dimension varies fastest)\n", n, cli_plural(n));
     for (size_t i = 0; i < n; i++) {
         if (fm_checkpoint_tensor(checkpoint, i, &t, NULL) != FM_OK)
             continue;
         shape_text(&t, shape, sizeof shape);
         cli_bytes_text(t.bytes, bytes, sizeof bytes);
-        printf("  %-36s %-8s %-22s %11s  file %u at %" PRIu64 "\n", t.name, t.type, shape, bytes,
-               t.file_index, t.file_offset);
+        printf("  %-*s %-8s %-22s %11s  file %u at %" PRIu64 "\n", width, t.name, t.type, shape,
+               bytes, t.file_index, t.file_offset);
         total += t.bytes;
     }
     cli_bytes_text(total, bytes, sizeof bytes);

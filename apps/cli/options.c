@@ -27,7 +27,7 @@ typedef struct option {
 #define AT(field) offsetof(cli_args, field)
 
 /* In the order of fm_axis, fm_deps, fm_weights and fm_arm. */
-static const char *const axes[] = {"channels", "tokens", "auto", NULL};
+static const char *const axes[] = {"channels", "tokens", "auto", "products", NULL};
 static const char *const deps[] = {"event", "batch", "eager", "ready", NULL};
 static const char *const weights[] = {"auto", "resident", "shared", "streamed", NULL};
 static const char *const arms[] = {"auto", "cpu", "gpu", "gpu-eager", "split", NULL};
@@ -37,8 +37,8 @@ static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
 /* Where a command takes two options of one letter, the letter means the first. */
 static const option options[] = {
     {"model", "-m", TEXTS, "PATH",
-     "a .gguf file or a Hugging Face folder; may be repeated, or a list", AT(models), 0, 0, 0, NULL,
-     "models"},
+     "a .gguf file or a Hugging Face folder; may be repeated, or a list (default: the embedded one)",
+     AT(models), 0, 0, 0, NULL, "models"},
     {"n-prompt", "-p", TEXTS, "LIST", "prompt lengths in tokens (default 512; 0: none)",
      AT(n_prompt), 0, 0, 0, NULL, NULL},
     {"n-gen", "-n", TEXTS, "LIST", "tokens to generate (default 128; 0: none)", AT(n_gen), 0, 0, 0,
@@ -54,6 +54,9 @@ static const option options[] = {
      0, NULL, NULL},
     {"threads", "-t", TEXTS, "LIST", "CPU threads (default: one a physical core)", AT(n_threads), 0,
      0, 0, NULL, "thread-counts"},
+    {"ubatch-size", "-ub", U32, "N",
+     "rows of one run: long prompts go in such pieces (default 512)", AT(ubatch), 0, 1, 8192, NULL,
+     "ubatch"},
     {"output", "-o", CHOICE, "FORMAT", "md, csv, json or jsonl on stdout (default md)", AT(format),
      0, 0, 0, formats, "format"},
     {"output-err", "-oe", CHOICE, "FORMAT", "the same on stderr (default: none)", AT(error_format),
@@ -86,11 +89,10 @@ static const option options[] = {
     {"file", "-f", TEXT, "FILE", "read the text from FILE (\"-\": stdin)", AT(file), 0, 0, 0, NULL,
      NULL},
     {"output", "-o", TEXT, "FILE", "file to write", AT(out), 0, 0, 0, NULL, NULL},
-    {"predict", "-n", U32, "N", "tokens to generate (default: run until the end, bench arms 32)",
-     AT(predict), AT(predict_set), 0, INT_MAX, NULL, NULL},
-    {"ctx-size", "-c", U32, "N",
-     "context in tokens (default: the model's, at most 4096; perplexity: 512)", AT(context), 0, 1,
-     INT_MAX, NULL, NULL},
+    {"predict", "-n", U32, "N", "tokens to generate", AT(predict), AT(predict_set), 0, INT_MAX,
+     NULL, NULL},
+    {"ctx-size", "-c", U32, "N", "context in tokens (default: the model's, at most 4096)",
+     AT(context), 0, 1, INT_MAX, NULL, NULL},
     {"cache-type", "-ct", CHOICE, "TYPE", "keys and values as f16 or q8_0 (default f16)",
      AT(cache_type), AT(cache_type_set), 0, 0, caches, NULL},
     {"cache-type-k", "-ctk", CHOICE, "TYPE", "of keys, as llama.cpp has it: the same as -ctv",
@@ -111,31 +113,33 @@ static const option options[] = {
      AT(repeat_penalty), 0, 1e-6, 1e6, NULL, NULL},
     {"repeat-last-n", NULL, U32, "N", "tokens that count as repeated (default 64)",
      AT(repeat_last_n), 0, 0, INT_MAX, NULL, NULL},
-    {"seed", "-s", U64, "N", "seed (run: default from the clock, printed; else 0)", AT(seed),
-     AT(seed_set), 0, 0, NULL, NULL},
+    {"seed", "-s", U64, "N", "seed of the random values (default 0)", AT(seed), AT(seed_set), 0, 0,
+     NULL, NULL},
     {"stop", NULL, TEXTS, "TEXT", "end the answer before TEXT (may be repeated)", AT(stops), 0, 0,
      0, NULL, NULL},
     {"cpu", NULL, TEXT, "RUNG",
      "kernel rung: ref, avx2, avxvnni, avx512, amx, neon (default: the best)", AT(cpu), 0, 0, 0,
      NULL, NULL},
-    {"class", NULL, TEXT, "CLASS", "numeric class: exact or fast", AT(numeric_class), 0, 0, 0, NULL,
-     NULL},
+    {"class", NULL, TEXT, "CLASS",
+     "numeric class: exact or fast (default: exact for quantised weights, else fast)",
+     AT(numeric_class), 0, 0, 0, NULL, NULL},
     {"memory", NULL, U32, "MIB", "memory budget in MiB (default: 90 % of what is available)",
      AT(memory_mib), 0, 1, INT_MAX, NULL, NULL},
-    {"type", NULL, TEXT, "TYPE", "weight type or mixture (bench probe: default q8_0)", AT(type), 0,
-     0, 0, NULL, NULL},
+    {"type", NULL, TEXT, "TYPE", "weight type or mixture; see below", AT(type), 0, 0, 0, NULL,
+     NULL},
     {"shape", NULL, TEXT, "SHAPE", "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, llama-3.2-1b, tiny",
      AT(shape), 0, 0, 0, NULL, NULL},
     {"ids", NULL, TEXT, "FILE", "one JSON array of token ids a line", AT(ids), 0, 0, 0, NULL, NULL},
     {"reference", NULL, TEXT, "JSON", "reference outputs (tokenizer vectors, greedy tokens)",
      AT(reference), 0, 0, 0, NULL, NULL},
-    {"margin", NULL, REAL, "X", "compare greedy tokens where the reference leads by at least X",
+    {"margin", NULL, REAL, "X",
+     "--reference: compare greedy tokens where it leads by at least X (default: everywhere)",
      AT(margin), AT(margin_set), 0, 1e6, NULL, NULL},
-    {"tolerance", NULL, REAL, "X", "largest allowed |logit difference| (exact 0.01, fast 0.1)",
+    {"tolerance", NULL, REAL, "X",
+     "DIR: largest allowed |logit difference| (default: exact 0.01, fast 0.1; cache of q8_0: 0.2)",
      AT(tolerance), AT(tolerance_set), 0, 1e6, NULL, NULL},
-    {"repetitions", "-r", U32, "N",
-     "timed repetitions (default: bench speed 5, bench arms 9, bench kernels and load 3)",
-     AT(repeats), AT(repeats_set), 1, 1000, NULL, NULL},
+    {"repetitions", "-r", U32, "N", "timed repetitions (default 3)", AT(repeats), AT(repeats_set),
+     1, 1000, NULL, NULL},
     {"special", NULL, FLAG, NULL, "add BOS/EOS and parse special tokens", AT(special), 0, 0, 0,
      NULL, NULL},
     {"json", NULL, FLAG, NULL, "one JSON object on stdout", AT(json), 0, 0, 0, NULL, NULL},
@@ -149,10 +153,10 @@ static const option options[] = {
      "units, the main one first: host, host:0-3, host:p, host:e, vulkan:N (default: auto)",
      AT(devices), 0, 0, 0, NULL, NULL},
     {"split", NULL, REAL, "SHARE",
-     "share of the last unit in products, 0 to 1 (default: calibrated; probe: searched)", AT(split),
-     0, 0, 1, NULL, NULL},
+     "share of the last unit in products, 0 to 1 (default: as calibrated)", AT(split), 0, 0, 1,
+     NULL, NULL},
     {"axis", NULL, CHOICE, "AXIS",
-     "what a split divides: auto, channels, tokens (default: auto; probe: tokens)", AT(axis),
+     "what a split divides: auto, channels, tokens, products (default: auto)", AT(axis),
      AT(axis_set), 0, 0, axes, NULL},
     {"deps", NULL, CHOICE, "MODE", "how units wait: event, batch, eager, ready (default: event)",
      AT(deps), 0, 0, 0, deps, NULL},
@@ -167,8 +171,8 @@ static const option options[] = {
      0, 0, NULL, NULL},
     {"explain", NULL, FLAG, NULL, "print the plans; without a prompt nothing is run", AT(explain),
      0, 0, 0, NULL, NULL},
-    {"rows", NULL, U32, "N", "rows of the product (explain: of the prefill plan, default 512)",
-     AT(rows), 0, 1, 1 << 20, NULL, NULL},
+    {"rows", NULL, U32, "N", "rows of the product (default 512)", AT(rows), 0, 1, 1 << 20, NULL,
+     NULL},
     {"k", NULL, U32, "N", "columns of its input (default 1600)", AT(k), 0, 1, 1 << 20, NULL, NULL},
     {"n", NULL, U32, "N", "columns of its output (default 6400)", AT(n), 0, 1, 1 << 20, NULL, NULL},
     {"trials", NULL, U32, "N", "timed trials of each case (default 20)", AT(trials), 0, 1, 10000,
@@ -179,6 +183,7 @@ static const option options[] = {
      0, 0, NULL, NULL},
     {"lengths", "-p", TEXTS, "LIST", "prompt lengths in tokens (default 64,128,256,512)",
      AT(n_prompt), 0, 0, 0, NULL, NULL},
+    {"force", NULL, FLAG, NULL, "replace a file of that name", AT(force), 0, 0, 0, NULL, NULL},
     {"svg", NULL, TEXT, "FILE", "write the curves as an SVG picture", AT(svg), 0, 0, 0, NULL, NULL},
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
@@ -457,6 +462,13 @@ static bool letter_taken(const cli_command *command, const option *o) {
     return false;
 }
 
+static const char *help_of(const cli_command *command, const char *id, const option *o) {
+    for (const cli_wording *w = command->wording; w != NULL && w->option != NULL; w++)
+        if (strcmp(w->option, id) == 0)
+            return w->help;
+    return o->help;
+}
+
 void cli_help(const cli_command *command) {
     printf("usage: fusionml %s %s\n\n%s.\n\n", command->name, command->usage, command->summary);
     for (const char *const *name = command->options; *name != NULL; name++) {
@@ -469,7 +481,7 @@ void cli_help(const cli_command *command) {
             snprintf(left, sizeof left, "%s%s--%s%s%s", letter ? o->letter : "    ",
                      letter ? ", " : "", o->name, o->argument != NULL ? " " : "",
                      o->argument != NULL ? o->argument : "");
-            printf("  %-28s %s\n", left, o->help);
+            printf("  %-28s %s\n", left, help_of(command, *name, o));
         }
     }
     if (command->details[0] != '\0')

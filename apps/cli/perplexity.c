@@ -8,13 +8,8 @@
 
 #include "cli.h"
 
-enum { ROWS = 128 }; /* rows a run: bounds the logits held at once */
-
 typedef struct scorer {
-    fm_machine *machine;
-    fm_engine *engine;
-    fm_session *session;
-    fm_batch *batch;
+    cli_scoring on;
     double nll; /* sum over scored ids, nats */
     uint64_t scored;
 } scorer;
@@ -31,23 +26,24 @@ static double negative_log_likelihood(const float *logits, size_t n, int32_t tar
 
 /* Scores every id of a window but its first. */
 static fm_status score_window(scorer *s, const int32_t *ids, size_t n, fm_error *error) {
-    uint32_t vocab = fm_engine_vocab_size(s->engine);
-    fm_status status = fm_session_truncate(s->session, 0, error);
+    const cli_scoring *on = &s->on;
+    uint32_t vocab = fm_engine_vocab_size(on->engine);
+    fm_status status = fm_session_truncate(on->session, 0, error);
     for (size_t i = 0; i < n; i++) {
         if (status == FM_OK && (ids[i] < 0 || (uint32_t)ids[i] >= vocab)) {
             *error = (fm_error){FM_ERROR_ARGUMENT, "an id is outside the vocabulary", "ids"};
             status = error->status;
         }
     }
-    for (size_t begin = 0; status == FM_OK && begin + 1 < n; begin += ROWS) {
-        size_t end = begin + ROWS < n - 1 ? begin + ROWS : n - 1; /* the last id is only a target */
-        fm_batch_clear(s->batch);
+    for (size_t begin = 0; status == FM_OK && begin + 1 < n; begin += on->rows) {
+        size_t end = begin + on->rows < n - 1 ? begin + on->rows : n - 1;
+        fm_batch_clear(on->batch); /* the last id is only a target */
         for (size_t i = begin; status == FM_OK && i < end; i++)
-            status = fm_batch_add(s->batch, s->session, ids[i], FM_OUTPUT_LOGITS, NULL, error);
+            status = fm_batch_add(on->batch, on->session, ids[i], FM_OUTPUT_LOGITS, NULL, error);
         if (status == FM_OK)
-            status = fm_engine_run(s->engine, s->batch, error);
+            status = fm_engine_run(on->engine, on->batch, error);
         for (size_t i = begin; status == FM_OK && i < end; i++) {
-            const float *logits = fm_batch_output(s->batch, (uint32_t)(i - begin));
+            const float *logits = fm_batch_output(on->batch, (uint32_t)(i - begin));
             double nll = negative_log_likelihood(logits, vocab, ids[i + 1]);
             if (!isfinite(nll)) {
                 *error = (fm_error){FM_ERROR_NUMERIC, "a logit is not finite", "perplexity"};
@@ -115,7 +111,7 @@ static fm_status score_ids_file(scorer *s, const char *text, size_t bytes, fm_er
 
 static fm_status score_text(scorer *s, const char *text, size_t bytes, uint32_t window,
                             fm_error *error) {
-    const fm_tokenizer *tokenizer = fm_engine_tokenizer(s->engine);
+    const fm_tokenizer *tokenizer = fm_engine_tokenizer(s->on.engine);
     if (tokenizer == NULL) {
         *error = (fm_error){FM_ERROR_UNSUPPORTED, "the model carries no vocabulary; use --ids", ""};
         return error->status;
@@ -172,13 +168,7 @@ int cli_perplexity(const cli_args *given) {
     char *text = cli_read_file(args.file != NULL ? args.file : args.ids, &bytes);
     if (text == NULL)
         return CLI_FAILED;
-    fm_status status = cli_open_machine(&args, &s.machine, &error);
-    if (status == FM_OK)
-        status = cli_open_engine(&args, numeric_class, s.machine, &s.engine, &error);
-    if (status == FM_OK)
-        status = fm_session_create(&s.session, s.engine, NULL, &error);
-    if (status == FM_OK)
-        status = fm_batch_create(&s.batch, s.engine, ROWS, ROWS, &error);
+    fm_status status = cli_open_scoring(&args, numeric_class, &s.on, &error);
     double begin = cli_now_ms();
     if (status == FM_OK)
         status = args.file != NULL ? score_text(&s, text, bytes, window, &error)
@@ -201,13 +191,10 @@ int cli_perplexity(const cli_args *given) {
             printf("ppl %.4f  nll %.6f  tokens %llu\n", exp(nll), nll,
                    (unsigned long long)s.scored);
         fprintf(stderr, "%.1f s, %.1f tokens/s\n", ms / 1e3, (double)s.scored * 1e3 / ms);
-        cli_print_gate(s.engine);
+        cli_print_gate(s.on.engine);
     }
-    fm_batch_destroy(&s.batch);
-    fm_session_destroy(&s.session);
-    if (!cli_close_engine(&s.engine))
+    if (!cli_close_scoring(&s.on))
         code = CLI_FAILED;
-    fm_machine_destroy(&s.machine);
     free(text);
     return code;
 }

@@ -186,6 +186,11 @@ static double per_second(size_t n, double ms) {
     return n > 0 && ms > 0 ? (double)n * 1e3 / ms : 0;
 }
 
+/* In a column. */
+static const char *tokens(size_t n) {
+    return n == 1 ? "token " : "tokens";
+}
+
 static void report(const answer *a) {
     fm_engine_info info;
     char weights[32], huge[32], cache[32], scratch[32], kept[32];
@@ -195,17 +200,18 @@ static void report(const answer *a) {
     cli_bytes_text(info.weight_bytes, weights, sizeof weights);
     cli_bytes_text(info.cache_bytes, cache, sizeof cache);
     cli_bytes_text(info.scratch_bytes, scratch, sizeof scratch);
-    fprintf(stderr, "\n%s%s%s, %s, %s class, %u layers\n", info.name, info.name[0] ? ": " : "",
+    fprintf(stderr, "\n%s%s%s, %s, %s class, %u layer%s\n", info.name, info.name[0] ? ": " : "",
             info.architecture, info.weight_types,
-            info.numeric_class == FM_CLASS_EXACT ? "exact" : "fast", info.n_layer);
+            info.numeric_class == FM_CLASS_EXACT ? "exact" : "fast", info.n_layer,
+            cli_plural(info.n_layer));
     fprintf(stderr,
             "load       %9.1f ms   weights %s (%s on huge pages), cache %s, scratch %s%s%s\n",
             info.load_ms, weights, huge, cache, scratch,
             info.kept_bytes > 0 ? ", kept by units " : "", info.kept_bytes > 0 ? kept : "");
-    fprintf(stderr, "prompt     %9.1f ms   %6zu tokens  %8.2f tokens/s\n", a->prompt_ms,
-            a->n_prompt, per_second(a->n_prompt, a->prompt_ms));
-    fprintf(stderr, "generation %9.1f ms   %6zu tokens  %8.2f tokens/s  %6.2f GB/s of weights\n",
-            a->decode_ms, a->n_decode, per_second(a->n_decode, a->decode_ms),
+    fprintf(stderr, "prompt     %9.1f ms   %6zu %s  %8.2f tokens/s\n", a->prompt_ms, a->n_prompt,
+            tokens(a->n_prompt), per_second(a->n_prompt, a->prompt_ms));
+    fprintf(stderr, "generation %9.1f ms   %6zu %s  %8.2f tokens/s  %6.2f GB/s of weights\n",
+            a->decode_ms, a->n_decode, tokens(a->n_decode), per_second(a->n_decode, a->decode_ms),
             per_second(a->n_decode, a->decode_ms) * (double)info.decode_bytes / 1e9);
     fprintf(stderr, "seed %" PRIu64 ", ended by %s, output hash %016" PRIx64 "\n", a->seed,
             a->reason, cli_hash_ids(a->ids, a->n));

@@ -14,6 +14,8 @@ int cli_synth(const cli_args *args) {
             fprintf(stderr, "  %s\n", *shape);
         return CLI_USAGE;
     }
+    if (!cli_may_write(args, args->out))
+        return CLI_FAILED;
     cli_show_log(FM_LOG_INFO);
     cli_catch_interrupt(NULL);
     fm_status status =

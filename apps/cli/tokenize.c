@@ -38,7 +38,8 @@ int cli_tokenize(const cli_args *args) {
     } else {
         for (size_t i = 0; i < n; i++)
             printf("%6d  %s\n", ids[i], fm_tokenizer_token(tokenizer, ids[i]));
-        fprintf(stderr, "%zu tokens from %zu bytes\n", n, bytes);
+        fprintf(stderr, "%zu token%s from %zu byte%s\n", n, cli_plural(n), bytes,
+                cli_plural(bytes));
     }
     fm_free(ids);
     fm_tokenizer_destroy(&tokenizer);

@@ -222,7 +222,7 @@ static void wrong_copies_are_refused(void **state) {
     bad[5].end = 32;
     bad[6].axis = FM__AXIS_TOKENS;
     bad[6].begin = bad[6].end = 5;
-    bad[7].axis = FM__AXIS_GROUPS;
+    bad[7].axis = FM__AXIS_PRODUCTS;
     bad[8].op = m.tape->n_op;
     fm__recording *recording = NULL;
     fm_error error = {0};

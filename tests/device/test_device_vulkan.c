@@ -69,7 +69,7 @@ static void refuses_in_words(void **state) {
     assert_string_equal(why.place, "vulkan");
     why = refusal(NULL, NULL, (fm__vulkan_options){.index = 1000, .allow_software = true});
     assert_int_equal(why.status, FM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why.message, "number 1000 was asked for"));
+    assert_non_null(strstr(why.message, "can serve"));
     why = refusal(NULL, NULL, (fm__vulkan_options){.index = 0, .allow_software = true});
     assert_int_equal(why.status, FM_OK);
     if (fm__device_vulkan_count(false) == 0) {

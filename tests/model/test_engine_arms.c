@@ -118,6 +118,65 @@ static void of_a_discrete_unit(void **state) {
     fm_machine_destroy(&machine);
 }
 
+/* What is reported of shares: the mean over all products by their operations, of the widest tape
+   that ran, or of the widest of all where none has. */
+static void shares_that_are_reported(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_machine *machine = pair();
+    if (!machine)
+        return;
+    fm_engine_options o = small();
+    fm_engine *engine = load(machine, &o);
+    fm_gate_info info;
+    double work = 0, half = 0;
+    bool odd = false;
+    assert_int_equal(engine->n_bucket, 3);
+    for (uint32_t b = 0; b < engine->n_bucket; b++) {
+        fm__bucket *bucket = &engine->buckets[b];
+        const fm__tape *tape = bucket->tape;
+        bucket->op_shares = fm__alloc_array(tape->n_op, sizeof(*bucket->op_shares));
+        assert_non_null(bucket->op_shares);
+        for (uint32_t i = 0; i < tape->n_op; i++) {
+            const fm__op *op = &tape->ops[i];
+            bool product = op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+            double last = b == 0 ? 0.25 : b == 2 ? 0.75 : odd ? 0.5 : 0; /* b == 1: by turns */
+            for (uint32_t u = 0; u < FM__MAX_UNITS; u++)
+                bucket->op_shares[i][u] = u == 0 ? 1 - last : u == 1 ? last : 0;
+            if (b != 1 || !product)
+                continue;
+            const fm__weight *w = tape->weights[op->weight[0]];
+            bool output = tape->tensors[op->out].rows == FM__ROWS_OUTPUT;
+            double of_op = (double)w->n * w->k * (op->kind == FM__OP_LINEAR_GLU ? 2 : 1) *
+                           (output ? 1 : tape->max_rows);
+            work += of_op;
+            half += odd ? of_op : 0;
+            odd = !odd;
+        }
+    }
+    fm_engine_gate_info(engine, &info);
+    assert_true(info.share_decode == 0.25);
+    assert_true(info.share_prefill == 0.75); /* nothing ran */
+    fm_session *session = NULL;
+    const float *logits;
+    CHECK_OK(fm_session_create(&session, engine, NULL, &error));
+    CHECK_OK(fm_session_prefill(session, ids, 5, &logits, &error));
+    fm_engine_gate_info(engine, &info);
+    double want = 0.5 * half / work;
+    assert_true(want > 0.01 && want < 0.49); /* neither of the two shares that there are */
+    assert_true(info.share_prefill > want - 1e-9 && info.share_prefill < want + 1e-9);
+    CHECK_OK(fm_session_prefill(session, ids, 32, &logits, &error));
+    fm_engine_gate_info(engine, &info);
+    assert_true(info.share_prefill == 0.75);
+    CHECK_OK(fm_session_decode(session, ids[0], &logits, &error));
+    CHECK_OK(fm_session_prefill(session, ids, 5, &logits, &error));
+    fm_engine_gate_info(engine, &info);
+    assert_true(info.share_prefill == 0.75); /* still the widest */
+    fm_session_destroy(&session);
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
+}
+
 /* ---- what they divide ---- */
 
 /* Columns of products that a device has in the placement report; *n counts its lines. */
@@ -374,8 +433,10 @@ static void calibrated(void **state) {
     fm_engine_gate_info(engine, &info);
     assert_true(info.calibrated);
     CHECK_OK(fm_engine_set_arm(engine, FM_ARM_SPLIT, &error));
+    /* On a busy machine times may contradict each other: then no arm's is kept. */
+    bool sound = engine->buckets[0].predicted[FM_ARM_SPLIT] > 0;
     for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT; arm++)
-        assert_true(engine->buckets[0].predicted[arm] > 0);
+        assert_int_equal(engine->buckets[0].predicted[arm] > 0, sound);
     double share = info.share_prefill, predicted = engine->buckets[0].predicted[FM_ARM_SPLIT];
 
     /* It is in use, and a session runs on. */
@@ -392,7 +453,7 @@ static void calibrated(void **state) {
     assert_true(info.calibration_age_s < 600);
     assert_true(share - info.share_prefill < 1e-5 && info.share_prefill - share < 1e-5);
     double now = engine->buckets[0].predicted[FM_ARM_SPLIT];
-    assert_true(now > 0.999 * predicted && now < 1.001 * predicted);
+    assert_true(now >= 0.999 * predicted && now <= 1.001 * predicted);
     fm_engine_destroy(&engine);
     o.axis = FM_AXIS_TOKENS;
     engine = load(machine, &o);
@@ -766,6 +827,7 @@ int main(void) {
         cmocka_unit_test(of_one_team),
         cmocka_unit_test(of_two_teams),
         cmocka_unit_test(of_a_discrete_unit),
+        cmocka_unit_test(shares_that_are_reported),
         cmocka_unit_test(placements_follow),
         cmocka_unit_test(explained),
         cmocka_unit_test(gate_measures),

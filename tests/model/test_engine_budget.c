@@ -171,6 +171,81 @@ static void less_is_kept_than_was_meant(void **state) {
     fm_machine_destroy(&machine);
 }
 
+/* Loads with a budget that is `less` bytes short of what is needed; the message holds `advice`. */
+static void refused_with(const fm_engine_options *o, uint64_t needed, uint64_t less,
+                         const char *advice) {
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    fm_machine *machine = team_of_two(needed - less);
+    assert_int_equal(fm_engine_load(&engine, machine, model, o, &error), FM_ERROR_MEMORY);
+    if (!strstr(error.message, advice))
+        fail_msg("says \"%s\", not \"%s\"", error.message, advice);
+    assert_int_equal(fm_machine_memory_used(machine), 0);
+    fm_machine_destroy(&machine);
+}
+
+/* Room for outputs is looked for at loading and counted by the batch; whatever is too large is what
+   the advice names. */
+static void outputs_of_batches_count(void **state) {
+    (void)state;
+    enum { OUTPUTS = 4096 };
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    fm_batch *batch = NULL;
+    fm_session *session = NULL;
+    fm_machine *machine = team_of_two(UINT64_C(1) << 30);
+    fm_engine_options o = context(128);
+    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+    assert_int_equal(engine->need.batch, 0);
+    uint64_t alone = engine->need.host + engine->need.session;
+    uint64_t outputs = (uint64_t)OUTPUTS * fm_engine_vocab_size(engine) * sizeof(float);
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
+
+    o.batch_outputs = OUTPUTS;
+    refused_with(&o, alone + outputs, 1, "batches of fewer outputs than 4096 need less");
+    refused_with(&o, alone + outputs, 1, "outputs of batches ");
+    machine = team_of_two(alone + outputs);
+    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+    assert_int_equal(fm_machine_memory_used(machine) + engine->need.session + outputs,
+                     alone + outputs);
+    CHECK_OK(fm_session_create(&session, engine, NULL, &error));
+    CHECK_OK(fm_batch_create(&batch, engine, OUTPUTS, OUTPUTS, &error));
+    assert_int_equal(fm_machine_memory_used(machine), alone + outputs);
+    fm_batch_destroy(&batch);
+    assert_int_equal(fm_batch_create(&batch, engine, OUTPUTS + 1, OUTPUTS + 1, &error),
+                     FM_ERROR_MEMORY);
+    fm_session_destroy(&session);
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
+
+    o.batch_outputs = (1u << 24) + 1;
+    machine = team_of_two(UINT64_C(1) << 30);
+    assert_int_equal(fm_engine_load(&engine, machine, model, &o, &error), FM_ERROR_ARGUMENT);
+    fm_machine_destroy(&machine);
+}
+
+/* Many rows a run, a short context: fewer rows help. A long context: a shorter one does. */
+static void advice_names_what_is_large(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    for (int long_context = 0; long_context < 2; long_context++) {
+        fm_machine *machine = team_of_two(UINT64_C(1) << 32);
+        fm_engine_options o = context(long_context ? 256 : 64);
+        o.chunk_rows = long_context ? 1 : 4096;
+        CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+        uint64_t needed = engine->need.host + engine->need.session;
+        fm_engine_destroy(&engine);
+        fm_machine_destroy(&machine);
+        refused_with(&o, needed, 1,
+                     long_context ? "a context of 192 tokens would fit"
+                                  : "runs of fewer rows than 4096 need less");
+        if (!long_context)
+            refused_with(&o, needed, needed - 1, "the weights alone need more");
+    }
+}
+
 static int make_model(void **state) {
     (void)state;
     return test_make_tiny(model);
@@ -183,10 +258,9 @@ static int remove_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_of_attention_count),
-        cmocka_unit_test(it_is_there_before_recordings),
-        cmocka_unit_test(more_is_kept_later),
-        cmocka_unit_test(less_is_kept_than_was_meant),
+        cmocka_unit_test(parts_of_attention_count), cmocka_unit_test(it_is_there_before_recordings),
+        cmocka_unit_test(more_is_kept_later),       cmocka_unit_test(less_is_kept_than_was_meant),
+        cmocka_unit_test(outputs_of_batches_count), cmocka_unit_test(advice_names_what_is_large),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }

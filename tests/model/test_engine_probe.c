@@ -143,6 +143,8 @@ static void bad_options_are_refused(void **state) {
         o.share = i == 0 ? 0 : i == 1 ? 1 : 7;
         check_refused(machine, &o, FM_ERROR_ARGUMENT, "share");
     }
+    o = small("q8_0", FM_AXIS_PRODUCTS);
+    check_refused(machine, &o, FM_ERROR_ARGUMENT, "axis");
     o = small("f32", FM_AXIS_TOKENS);
     o.k = o.n = 1 << 20;
     check_refused(machine, &o, FM_ERROR_MEMORY, "probe");

@@ -82,9 +82,9 @@ static uint32_t compare_units(test_units units, const char *path, const char *ty
         runs++;
     }
     CHECK_OK(fm_engine_set_arm(engine, FM_ARM_SPLIT, &error));
-    for (int axis = FM_AXIS_CHANNELS; axis <= (engine->gpu ? FM_AXIS_TOKENS : FM_AXIS_AUTO); axis++)
+    for (int axis = FM_AXIS_CHANNELS; axis <= FM_AXIS_PRODUCTS; axis++)
         for (int s = 0; s < 3; s++)
-            for (int d = 0; d < 2; d++, runs++) {
+            for (int d = 0; d < 2 && !(engine->gpu && axis == FM_AXIS_AUTO); d++, runs++) {
                 engine->options.split = shares[s];
                 engine->options.axis = (fm_axis)axis;
                 engine->options.deps = deps[d];

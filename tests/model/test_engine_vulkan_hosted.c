@@ -82,7 +82,7 @@ static void the_bits_of_the_host(void **state) {
         compare(machine, &o, fm_arm_name(arm));
     }
     for (size_t s = 0; s < 4; s++)
-        for (int axis = FM_AXIS_CHANNELS; axis <= FM_AXIS_TOKENS; axis++) {
+        for (int axis = FM_AXIS_CHANNELS; axis <= FM_AXIS_PRODUCTS; axis++) {
             fm_engine_options o = options_of(FM_ARM_SPLIT, shares[s]);
             o.axis = (fm_axis)axis;
             o.weights = places[(s + (size_t)axis) % 4];

@@ -157,8 +157,16 @@ static void teams(void **state) {
     snprintf(pair, sizeof(pair), "host,host:%d", cpus[1]);
     not_made(pair, 0, FM_ERROR_ARGUMENT, "is in team \"host\"");
     not_made("host,host", 0, FM_ERROR_ARGUMENT, "is in team \"host\"");
-    not_made("host:0", 2, FM_ERROR_ARGUMENT, "2 threads were asked for, it lists 1 processors");
-    not_made("host:1000", 0, FM_ERROR_DEVICE, "processor 1000");
+    not_made("host:0", 2, FM_ERROR_ARGUMENT, "2 threads were asked for, it lists 1 processor");
+    long n = sysconf(_SC_NPROCESSORS_CONF);
+    char there[64];
+    snprintf(there, sizeof(there),
+             n == 1 ? "there is no processor 9999, only host:0"
+                    : "there is no processor 9999, only host:0-%ld",
+             n - 1);
+    not_made("host:9999", 0, FM_ERROR_ARGUMENT, there);
+    snprintf(pair, sizeof(pair), "host:0-%ld", n);
+    not_made(pair, 0, FM_ERROR_ARGUMENT, "there is no processor");
 }
 
 static void host_joins(void **state) {
