@@ -107,21 +107,20 @@ static void free_phase(phase *p) {
 
 /* Before the model is loaded: on one unit there is one arm. */
 static fm_status check_arms(const comparison *c, fm_error *error) {
-    fm_device_info info = {.name = "host"};
-    if (fm_machine_device_count(c->machine) > 1)
+    fm_device_info unit;
+    if (!cli_has_one_unit(c->machine, &unit))
         return FM_OK;
-    (void)fm_machine_device(c->machine, 0, &info, NULL);
     for (uint32_t i = 0; i < c->n_arm; i++) {
         if (c->arms[i] == FM_ARM_CPU || c->arms[i] == FM_ARM_AUTO)
             continue;
         *error = (fm_error){FM_ERROR_ARGUMENT, "", "--arms"};
         snprintf(error->message, sizeof error->message,
-                 "there is one unit, %s, and so no arm %s: see --device", info.name,
+                 "there is one unit, %s, and so no arm %s: see --device", unit.name,
                  fm_arm_name(c->arms[i]));
         return error->status;
     }
     if (c->n_arm == 0)
-        fprintf(stderr, "there is one unit, %s, and so one arm: see --device\n", info.name);
+        fprintf(stderr, "there is one unit, %s, and so one arm: see --device\n", unit.name);
     return FM_OK;
 }
 

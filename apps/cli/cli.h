@@ -110,6 +110,8 @@ const char *cli_plural(uint64_t n);
 
 /* Lines of the library from this level on go to stderr; main() asks for warnings. */
 void cli_show_log(fm_log_level least);
+/* *unit: the machine's one, where it has no more. */
+bool cli_has_one_unit(const fm_machine *machine, fm_device_info *unit);
 /* false, with a message on stderr: the machine has one unit, and `what` takes two. */
 bool cli_has_two_units(const fm_machine *machine, const char *what);
 /* Machine and engine as args ask for (no -m: the embedded model). */
@@ -135,8 +137,7 @@ bool cli_close_engine(fm_engine **engine);
 /* "exact", "fast", NULL -> otherwise. false: the text is neither. */
 bool cli_class(const char *text, fm_class otherwise, fm_class *out);
 /* For models that are written: false, with a message on stderr, where a file of that name exists
-   and
-   --force is not given. What is no regular file is left to the writer. */
+   and --force is not given. What is no regular file is left to the writer. */
 bool cli_may_write(const cli_args *args, const char *path);
 /* -p TEXT, else -f FILE ("-" and no option: stdin). malloc'ed, NUL behind *bytes; NULL after a
  * message. */

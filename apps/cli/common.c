@@ -53,12 +53,13 @@ static const char *option_of(const char *field) {
 }
 
 int cli_fail(const fm_error *error) {
-    const char *place = option_of(error->place);
+    /* other errors name the library's own things: "weights" may be what found no memory */
+    bool about_option = error->status == FM_ERROR_ARGUMENT || error->status == FM_ERROR_LIMIT;
+    const char *place = about_option ? option_of(error->place) : error->place;
     cli_progress_end();
     fprintf(stderr, "fusionml %s: %s%s%s\n", command->name, place, place[0] != '\0' ? ": " : "",
             error->message);
-    if (error->status == FM_ERROR_MEMORY && command->memory != NULL &&
-        strstr(error->message, "budget") != NULL)
+    if (error->status == FM_ERROR_MEMORY && command->memory != NULL)
         fprintf(stderr, "%s\n", command->memory);
     return CLI_FAILED;
 }
@@ -122,12 +123,19 @@ fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error 
     return status;
 }
 
-bool cli_has_two_units(const fm_machine *machine, const char *what) {
-    fm_device_info info = {.name = "host"};
+bool cli_has_one_unit(const fm_machine *machine, fm_device_info *unit) {
+    *unit = (fm_device_info){.name = "host"};
     if (fm_machine_device_count(machine) > 1)
+        return false;
+    (void)fm_machine_device(machine, 0, unit, NULL);
+    return true;
+}
+
+bool cli_has_two_units(const fm_machine *machine, const char *what) {
+    fm_device_info unit;
+    if (!cli_has_one_unit(machine, &unit))
         return true;
-    (void)fm_machine_device(machine, 0, &info, NULL);
-    cli_fail_text("%s takes two units, and there is one, %s: see --device", what, info.name);
+    cli_fail_text("%s takes two units, and there is one, %s: see --device", what, unit.name);
     return false;
 }
 

@@ -159,8 +159,9 @@ typedef struct fm_engine_info {
        discrete; and all that lies in a discrete one's own memory (copies, cache, activations).
        What two units address counts once. */
     uint64_t copy_bytes, mirror_bytes, own_bytes;
-    /* What units keep for their work: parts of attention and, of a GPU that streams weights, the
-       ring through which they come. Engines of one machine have it in common. */
+    /* What units keep for their work: parts of attention, prepared tokens and, of a GPU that
+       streams weights, the ring through which they come. Engines of one machine have it in common.
+     */
     uint64_t kept_bytes;
     double load_ms, pack_ms; /* pack_ms: of it, reading the file's weights and packing them */
     /* Of weight_bytes' panels, how many the system put on huge pages, as it tells: 0 where it gives

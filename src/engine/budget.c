@@ -113,31 +113,63 @@ static uint32_t context_that_fits(const fm_engine *engine, uint64_t over) {
     return fewer < pages ? (uint32_t)(pages - fewer) * FM__PAGE_TOKENS : 0;
 }
 
-/* What needs less: "a context of 1024 tokens would fit" where the cache is what is large, else
-   whatever `over` bytes can come from. own: of a discrete GPU's memory, which has no outputs. */
+/* A part of the need, and what makes it smaller. */
+typedef struct need_part {
+    char text[48];
+    bool one; /* it needs, they need */
+} need_part;
+
+/* "runs of fewer rows than 512 and a shorter context need less" */
+static void list_parts(const need_part *parts, uint32_t n, char *out, size_t capacity) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < n && used < capacity; i++)
+        used += (size_t)snprintf(out + used, capacity - used, "%s%s",
+                                 i == 0      ? ""
+                                 : i + 1 < n ? ", "
+                                 : n == 2    ? " and "
+                                             : ", and ",
+                                 parts[i].text);
+    if (used < capacity)
+        snprintf(out + used, capacity - used, " need%s less", n == 1 && parts[0].one ? "s" : "");
+}
+
+/* What needs less: one part that `over` bytes can come from, the cache first where it is what is
+   large, else all parts that count. own: of a discrete GPU's memory, which has no outputs.
+   How much of what units keep depends on the rows is not known here: none of it is counted as what
+   fewer rows would save. */
 static void advise(const fm_engine *engine, uint64_t over, bool own, char *out, size_t capacity) {
     const fm__memory_need *n = &engine->need;
     uint32_t fixed = engine->options.cache_tokens, chunk = engine->chunk_rows;
     uint32_t tokens = fixed ? 0 : context_that_fits(engine, over);
     uint64_t activations = n->scratch + (own ? 0 : n->output), batch = own ? 0 : n->batch;
     uint64_t rows = activations - activations / chunk; /* runs of one row need some, too */
-    bool large_cache = n->cache >= rows + batch;
-    if (fixed && large_cache)
-        snprintf(out, capacity, "fewer cache_tokens than %u need less", fixed);
-    else if (tokens && large_cache)
-        snprintf(out, capacity, "a context of %u tokens would fit", tokens);
-    else if (over <= batch)
-        snprintf(out, capacity, "batches of fewer outputs than %u need less",
-                 engine->options.batch_outputs);
-    else if (over <= rows)
-        snprintf(out, capacity, "runs of fewer rows than %u need less", chunk);
-    else if (tokens)
-        snprintf(out, capacity, "a context of %u tokens would fit", tokens);
-    else if (over < rows + batch + n->cache)
-        snprintf(out, capacity, "runs of fewer rows than %u, and a shorter context, need less",
-                 chunk);
-    else
+    bool cache_will_do = tokens || (fixed && over < n->cache);
+    uint64_t all = activations + batch + n->cache + (own ? 0 : n->session);
+    need_part parts[3], cache = {.text = "a shorter context", .one = true};
+    uint32_t n_part = 0;
+    if (fixed) {
+        cache.one = false;
+        snprintf(cache.text, sizeof(cache.text), "fewer cache_tokens than %u", fixed);
+    }
+    if (over > all + fm__engine_further(engine, own)) {
         snprintf(out, capacity, "the weights alone need more");
+        return;
+    }
+    if (cache_will_do && (n->cache >= rows + batch || over > fm__max_size(rows, batch))) {
+        if (tokens)
+            snprintf(out, capacity, "a context of %u tokens would fit", tokens);
+        else
+            list_parts(&cache, 1, out, capacity);
+        return;
+    }
+    if (rows && over > batch)
+        snprintf(parts[n_part++].text, sizeof(parts->text), "runs of fewer rows than %u", chunk);
+    if (batch && (over <= batch || over > rows))
+        snprintf(parts[n_part++].text, sizeof(parts->text), "batches of fewer outputs than %u",
+                 engine->options.batch_outputs);
+    if (over > rows + batch)
+        parts[n_part++] = cache;
+    list_parts(parts, n_part, out, capacity);
 }
 
 uint64_t fm__engine_further(const fm_engine *engine, bool own) {
@@ -165,7 +197,7 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
     const fm_machine *machine = engine->machine;
     uint64_t used = used_by_others(engine), budget = machine->memory_budget;
     uint64_t left = used < budget ? budget - used : 0;
-    char parts[280], advice[120];
+    char parts[280], advice[160];
     snprintf(parts, sizeof(parts), "weights %.1f, cache %.1f, activations %.1f, a session %.1f",
              mib(n->weights), is_discrete(engine) ? 0.0 : mib(n->cache),
              mib(n->output + (is_discrete(engine) ? n->mirror : n->scratch)), mib(n->session));
@@ -197,7 +229,7 @@ static fm_status over_budget(const fm_engine *engine, fm_error *error) {
 static fm_status over_own(const fm_engine *engine, fm_error *error) {
     const fm__memory_need *n = &engine->need;
     uint64_t left = fm__machine_own_left(engine->machine, engine->gpu) + engine->reserved_own;
-    char advice[120];
+    char advice[160];
     if (is_discrete(engine))
         advise(engine, n->own_alone + fm__engine_further(engine, true) - left, true, advice,
                sizeof(advice));

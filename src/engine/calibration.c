@@ -97,25 +97,30 @@ static fm_status tune(fm__measure *m, fm__bucket *bucket, const fm__tune_options
     return status;
 }
 
-/* The same, again where the times contradict each other. *sound: they do not, in the end. */
+/* The same, again where the times contradict each other: what that takes, later tapes are not to
+   pay for. *sound: they do not, in the end. */
 static fm_status tune_soundly(fm__measure *m, fm__bucket *bucket, const fm__tune_options *options,
                               bool whole, fm__tune *search, calibrator *c, bool *sound,
                               fm_error *error) {
-    const uint32_t rows = bucket->tape->max_rows;
     *sound = false;
     for (int i = 0; i < ATTEMPTS && !*sound; i++) {
+        uint64_t begin_ns = fm__now_ns();
         fm_status status = tune(m, bucket, options, whole, search, c, error);
         if (status != FM_OK)
             return status;
         *sound = fm__tune_excess(search) <= EXCESS;
+        if (!*sound && i + 1 < ATTEMPTS)
+            c->spent_ns -= (double)(fm__now_ns() - begin_ns);
     }
-    if (!*sound)
-        fm__log(FM_LOG_WARNING,
-                "with up to %u row%s two units were %.2f times as fast as the first one's part of "
-                "the work allows: something else ran while it was measured alone. What each arm "
-                "takes is not kept for them; calibrate again when the machine is quiet",
-                rows, rows == 1 ? "" : "s", fm__tune_excess(search));
     return FM_OK;
+}
+
+static void warn_of_contradiction(const fm__tune *search, uint32_t rows) {
+    fm__log(FM_LOG_WARNING,
+            "with up to %u row%s two units were %.2f times as fast as the first one's part of "
+            "the work allows: something else ran while it was measured alone. What each arm "
+            "takes is not kept for them; calibrate again when the machine is quiet",
+            rows, rows == 1 ? "" : "s", fm__tune_excess(search));
 }
 
 /* What is known of an arm's time from the search alone; 0: nothing. */
@@ -225,15 +230,15 @@ static fm_status keep(calibrator *c, const fm__tune *tune, const fm__tape_classe
 
 /* Where weights are streamed while the host computes, products may also be dealt out whole: another
    search, whose result replaces `search` where it is faster by more than the noise. */
+static bool tries_whole_products(const fm_engine *engine) {
+    return engine->need.ring > 0 && engine->options.axis == FM_AXIS_AUTO;
+}
+
 static fm_status try_whole_products(fm__measure *m, fm__bucket *bucket,
                                     const fm__tune_options *options, fm__tune *search,
                                     calibrator *c, fm_error *error) {
     static const double WORTH = 1.01;
-    const fm_engine *engine = c->engine;
     bool sound = false;
-    bucket->whole_products = false;
-    if (engine->need.ring == 0 || engine->options.axis != FM_AXIS_AUTO)
-        return FM_OK;
     fm__tune *other = fm__alloc_zero(sizeof(*other));
     if (!other)
         return fm__error_memory(error, "calibration", sizeof(*other));
@@ -256,7 +261,7 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     if (!search)
         return fm__error_memory(error, "calibration", sizeof(*search));
     fm__tune_options options = {.budget_ns = fmax(left, SECOND_NS) / (engine->n_bucket - b)};
-    if (engine->need.ring > 0)
+    if (tries_whole_products(engine))
         options.budget_ns /= 2; /* there are two searches */
     fm_status status = fm__measure_create(&m, engine, bucket, error);
     if (status != FM_OK)
@@ -264,7 +269,9 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     const fm__tape_classes *classes = fm__measure_classes(m);
     bool sound = false;
     status = tune_soundly(m, bucket, &options, false, search, c, &sound, error);
-    if (status == FM_OK && sound)
+    if (status == FM_OK && !sound)
+        warn_of_contradiction(search, bucket->tape->max_rows);
+    if (status == FM_OK && sound && tries_whole_products(engine))
         status = try_whole_products(m, bucket, &options, search, c, error);
     if (status == FM_OK)
         status = time_arms(engine, m, search, ns, error);
@@ -307,6 +314,7 @@ static void put_aside(fm_engine *engine, former *before) {
                              .predicted_work = bucket->predicted_work};
         memcpy(before[b].predicted, bucket->predicted, sizeof(before[b].predicted));
         bucket->op_shares = NULL;
+        bucket->whole_products = false;
     }
 }
 

@@ -220,12 +220,26 @@ static double product_work(const fm__tape *tape, const fm__op *op) {
     return (double)w->n * w->k * rows * (op->kind == FM__OP_LINEAR_GLU ? 2 : 1);
 }
 
-/* The last unit's share of the bucket's products, by their operations. */
+/* What a plan gives the last unit of all operations in products: borders are multiples of
+   something, and whole products are few. */
+static double share_in(const fm_engine *engine, const fm__way *way, uint32_t rows) {
+    double last = 0, all = 0;
+    for (uint32_t u = 0; u < engine->n_unit; u++) {
+        last = way->ops_of_row[u] * rows + way->ops_of_output[u];
+        all += last;
+    }
+    return all > 0 ? last / all : 0;
+}
+
+/* The last unit's share of the bucket's products, by their operations: as planned or, as long as
+   nothing is, as wanted. */
 static double share_of(const fm_engine *engine, const fm__bucket *bucket) {
     const fm__tape *tape = bucket->tape;
     double common[FM__MAX_UNITS], of_last = 0, all = 0;
     if (!(engine->arms >> FM_ARM_SPLIT & 1))
         return 0;
+    if (bucket->ways[FM_ARM_SPLIT].plan)
+        return share_in(engine, &bucket->ways[FM_ARM_SPLIT], tape->max_rows);
     fm__arms_shares(engine, common);
     for (uint32_t i = 0; i < tape->n_op; i++) {
         bool own = bucket->op_shares && engine->options.split < 0;

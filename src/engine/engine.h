@@ -378,8 +378,8 @@ uint32_t fm__measure_rows(const fm__measure *measure);
 /* Work of such a run. */
 double fm__measure_work(const fm__measure *measure);
 /* One run with the last unit's share of each class, of all its products or, with `whole`, of whole
-   ones. *beside_ns: what else it took, to record it and
-   to run it a first time; where that takes long, it is the run. */
+   ones. *beside_ns: what else it took, to record it and to run it a first time; where that takes
+   long, it is the run. */
 fm_status fm__measure_shares(fm__measure *measure, const double shares[FM__TUNE_CLASSES],
                              bool whole, fm__tune_times *times, double *beside_ns, fm_error *error);
 /* The median of `runs` runs (1 to 9) on an arm, behind a first one; where that takes long, its

@@ -52,11 +52,13 @@ static uint8_t give(hand *h, const double *shares, uint32_t n_unit) {
     uint32_t to = 0;
     for (uint32_t u = 0; u < n_unit; u++)
         sum += shares[u];
-    for (uint32_t u = 0; u < n_unit; u++) {
+    for (uint32_t u = 0; u < n_unit; u++)
         h->credit[u] += sum > 0 ? shares[u] / sum : u == 0;
-        if (h->credit[u] > h->credit[to] + 1e-9)
+    while (sum > 0 && !(shares[to] > 0)) /* who has no share gets none, whatever the turn */
+        to++;
+    for (uint32_t u = to + 1; u < n_unit; u++)
+        if ((shares[u] > 0 || sum <= 0) && h->credit[u] > h->credit[to] + 1e-9)
             to = u;
-    }
     h->credit[to] -= 1;
     return (uint8_t)to;
 }

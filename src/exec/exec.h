@@ -145,8 +145,10 @@ typedef struct fm__exec_times {
     uint64_t begin_ns, end_ns;       /* first begin and last end, fm__now_ns() scale */
     uint64_t busy_ns[FM__MAX_UNITS]; /* either; the two go on at the same time */
     uint64_t compute_ns[FM__MAX_UNITS], copy_ns[FM__MAX_UNITS];
-    uint64_t divided_ns[FM__MAX_UNITS]; /* of the busy time: for parts of divided ops */
-    uint64_t overlap_ns;                /* both of the first two units computed */
+    /* Of the busy time: for what units share, which is parts of divided ops and, where several
+       compute products, all products. */
+    uint64_t divided_ns[FM__MAX_UNITS];
+    uint64_t overlap_ns; /* both of the first two units computed */
     /* Some copies kept no time: of those for this run, copy_ns is the most that they took in it. */
     bool observed[FM__MAX_UNITS];
     uint32_t n_segment[FM__MAX_UNITS];
@@ -158,7 +160,7 @@ typedef struct fm__exec_span {
     uint8_t unit;
     uint32_t first_op, last_op;
     fm__span span;
-    /* What of the unit's busy time counts for it. Of pieces of divided ops that adds up to the
+    /* What of the unit's busy time counts for it. Of pieces of what is shared that adds up to the
        divided_ns of the unit: what copies and computing do at the same time is counted once. */
     double busy_ns;
 } fm__exec_span;

@@ -201,8 +201,11 @@ static void split_op(const planner *p, uint32_t index, const ability *abilities,
                      fm__plan_op *op) {
     const fm__op *work = &p->tape->ops[index];
     bool tokens = axis_of(p, work) == FM__AXIS_TOKENS;
-    if (p->owner != NULL && abilities[p->owner[index]].whole) {
-        give_whole(op, p->owner[index], "whole products are dealt out");
+    if (p->owner != NULL) {
+        bool able = abilities[p->owner[index]].whole;
+        give_whole(op, able ? p->owner[index] : first,
+                   able ? "whole products are dealt out"
+                        : "dealt out to a unit that cannot run all of it");
         return;
     }
     bool with_all = tokens && p->together && fm__op_rows(p->tape, work) == FM__ROWS_BATCH;

@@ -25,10 +25,10 @@ typedef struct fm__tune_options {
 /* One run of the tape. */
 typedef struct fm__tune_times {
     double ns;
-    /* What the first and the last unit worked at divided products of each class; 0: unknown. */
+    /* What the first and the last unit worked at the products of each class, where several units
+       compute products; 0: unknown. */
     double first_ns[FM__TUNE_CLASSES], second_ns[FM__TUNE_CLASSES];
-    double
-        first_part; /* of the products' work, what the plan gives to the first unit; 0: unknown */
+    double first_part; /* the plan's part of the work for the first unit; 0: unknown */
 } fm__tune_times;
 
 typedef struct fm__tune {

@@ -268,50 +268,73 @@ static void what_is_read_next_is_known(void **state) {
 
 /* ---- what is read while waiting ---- */
 
-/* What a thread reads ahead is where its first turn of the product begins, and no more than that;
-   nothing with many rows. */
+enum { REGION_THREADS = 3 };
+
+/* What a thread reads ahead is its first turn of the product, and no more; nothing with many
+   rows. */
+static void check_region(const fm__host_region *region, const fm__weight *weight,
+                         const fm__linear_kernel *kernel, uint32_t rows, uint32_t thread) {
+    const size_t stride = weight->layout.stride;
+    const fm__host_cut cut = fm__host_cut_product(weight->panels, rows, stride, kernel->tokens,
+                                                  kernel->panels, REGION_THREADS);
+    const fm__host_turn turn = fm__host_cut_turn(&cut, REGION_THREADS, thread);
+    if (rows > 8 || turn.count == 0) {
+        assert_int_equal(region->bytes, 0);
+        return;
+    }
+    assert_int_equal(cut.n_token_task, 1);
+    const uint32_t begin = turn.begin * cut.panels, end = begin + turn.count * cut.panels;
+    const uint32_t last = end < weight->panels ? end : weight->panels;
+    assert_int_equal(region->backwards, kernel->backwards && rows == 1);
+    assert_int_equal(region->bytes, (last - begin) * stride);
+    assert_ptr_equal(region->at, weight->host + (region->backwards ? last : begin) * stride);
+}
+
 static void what_is_read_while_waiting_is_what_comes_first(void **state) {
     (void)state;
-    for (uint32_t rows = 1; rows <= 9; rows += 8)
-        for (int ways = 1; ways <= 2; ways++) {
-            fm__device *device = make_device(3, NULL);
-            fm__host *host = (fm__host *)device;
-            set_ways(&host->kernels, ways);
-            host->kernels.asks = false;
-            model m;
-            model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
-            fixture_batch(&m.f, rows, 0, MODEL_VOCAB, 1);
-            fm__run run;
-            fm__run_status status;
-            run_init(&run, &status, &m.f, m.tape, device);
-            const fm__weight *down = m.tape->weights[m.layers[0].down];
-            fm__host_step step = {.axis = FM__AXIS_WHOLE, .is_product = true};
-            while (m.tape->ops[step.index].weight[0] != m.layers[0].down)
-                step.index++;
-            step.op = &m.tape->ops[step.index];
-            size_t bytes = 0;
-            for (uint32_t t = 0; t < 3; t++) {
-                const fm__host_work work = {.device = device,
-                                            .kernels = &host->kernels,
-                                            .tape = m.tape,
-                                            .step = &step,
-                                            .run = &run,
-                                            .thread = t,
-                                            .threads = 3};
-                const fm__host_region region = fm__host_first_region(&work);
-                bytes += region.bytes;
-                if (region.bytes == 0)
-                    continue;
-                assert_int_equal(region.backwards, ways == 2);
-                const uint8_t *low = region.at - (region.backwards ? region.bytes : 0);
-                assert_true(low >= down->host && low + region.bytes <= down->host + down->bytes);
-                assert_true((size_t)(low - down->host) % down->layout.stride == 0);
-            }
-            assert_int_equal(bytes > 0, rows == 1);
-            run_finish(&run);
-            model_finish(&m);
-            fm__device_destroy(&device);
+    static const uint32_t all_rows[] = {1, 2, 8, 9};
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t rows = all_rows[i / 2];
+        fm__device *device = make_device(REGION_THREADS, NULL);
+        fm__host *host = (fm__host *)device;
+        set_ways(&host->kernels, 1 + (int)(i % 2));
+        host->kernels.asks = false;
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
+        fixture_batch(&m.f, rows, 0, MODEL_VOCAB, 1);
+        fm__run run;
+        fm__run_status status;
+        run_init(&run, &status, &m.f, m.tape, device);
+        const fm__weight *down = m.tape->weights[m.layers[0].down];
+        const fm__linear_kernel *kernel = host->kernels.linear[fm__type_index(down->type)];
+        fm__host_step step = {.axis = FM__AXIS_WHOLE, .is_product = true};
+        while (m.tape->ops[step.index].weight[0] != m.layers[0].down)
+            step.index++;
+        step.op = &m.tape->ops[step.index];
+        const uint8_t *free_from = down->host; /* the threads' regions, one behind the other */
+        uint32_t n = 0;
+        for (uint32_t t = 0; t < REGION_THREADS; t++) {
+            const fm__host_work work = {.device = device,
+                                        .kernels = &host->kernels,
+                                        .tape = m.tape,
+                                        .step = &step,
+                                        .run = &run,
+                                        .thread = t,
+                                        .threads = REGION_THREADS};
+            const fm__host_region region = fm__host_first_region(&work);
+            check_region(&region, down, kernel, rows, t);
+            if (region.bytes == 0)
+                continue;
+            const uint8_t *low = region.at - (region.backwards ? region.bytes : 0);
+            assert_true(low >= free_from && low + region.bytes <= down->host + down->bytes);
+            free_from = low + region.bytes;
+            n++;
         }
+        assert_int_equal(n > 1, rows <= 8);
+        run_finish(&run);
+        model_finish(&m);
+        fm__device_destroy(&device);
+    }
 }
 
 /* ---- tokens prepared once ---- */
@@ -319,8 +342,12 @@ static void what_is_read_while_waiting_is_what_comes_first(void **state) {
 /* A form that shares: the rows themselves, piece by piece a row. */
 static struct {
     fm__linear_fn *kernels[FM__TYPE_COUNT];
+    fm__attention_fn *attention;
     _Atomic uint32_t pieces, calls;
-    uint32_t least; /* tokens */
+    _Atomic uint32_t later;   /* calls that begin behind the first of the prepared tokens */
+    _Atomic uint32_t parts;   /* of attention, where prepared tokens lay */
+    _Atomic(uint8_t *) where; /* these lie */
+    uint32_t least;           /* tokens */
 } form;
 
 static size_t form_bytes(uint32_t tokens, uint32_t k) {
@@ -337,11 +364,14 @@ static void form_prepare(const fm__linear_args *args, uint32_t unit) {
     assert_true(unit < args->tokens && args->prepared_tokens == args->tokens);
     memcpy(args->prepared + (size_t)unit * (args->k + 64), row + args->act_layout.values, args->k);
     form.pieces++;
+    form.where = args->prepared;
 }
 
 static void form_linear(const fm__linear_args *args) {
     if (args->prepared != NULL) {
         form.calls++;
+        form.later += args->prepared_first > 0;
+        assert_int_equal(args->prepared_first % 16, 0);
         assert_true(args->prepared_first + args->tokens <= args->prepared_tokens);
     }
     for (uint32_t t = 0; args->prepared != NULL && t < args->tokens; t++)
@@ -351,33 +381,151 @@ static void form_linear(const fm__linear_args *args) {
     form.kernels[fm__type_index(args->type)](args);
 }
 
-static void tokens_are_prepared_once_for_all_tasks(void **state) {
-    (void)state;
+static void form_attention(const fm__attention_args *args) {
+    form.parts += args->mode == FM__ATTENTION_PARTS && (uint8_t *)args->parts == form.where;
+    form.attention(args);
+}
+
+/* Three threads, whose kernels of Q8_0 and Q4_K share a form each. */
+static fm__device *make_sharing_device(uint32_t least) {
     static const fm__linear_shared forms[2] = {{form_bytes, form_units, form_prepare},
                                                {form_bytes, form_units, form_prepare}};
-    enum { ROWS = 33 };
-    for (uint32_t least = ROWS - 1; least <= ROWS + 1; least++) {
-        fm__device *device = make_device(3, NULL);
-        fm__kernels *kernels = &((fm__host *)device)->kernels;
-        for (size_t i = 0; i < fm__type_count(); i++) {
-            form.kernels[i] = kernels->linear[i][0].fn;
-            kernels->linear[i][0].fn = form_linear;
-            if (fm__type_at(i)->dtype == FM__Q8_0 || fm__type_at(i)->dtype == FM__Q4_K)
-                kernels->linear[i][0].shared = &forms[fm__type_at(i)->dtype == FM__Q4_K];
-        }
-        form.least = least;
-        form.pieces = form.calls = 0;
+    fm__device *device = make_device(3, NULL);
+    fm__kernels *kernels = &((fm__host *)device)->kernels;
+    for (size_t i = 0; i < fm__type_count(); i++) {
+        const fm__dtype dtype = fm__type_at(i)->dtype;
+        form.kernels[i] = kernels->linear[i][0].fn;
+        kernels->linear[i][0].fn = form_linear;
+        if (dtype != FM__Q8_0 && dtype != FM__Q4_K)
+            continue;
+        kernels->linear[i][0].shared = &forms[dtype == FM__Q4_K];
+        kernels->linear[i][0].tokens = 16; /* calls are to begin at multiples of them */
+    }
+    form.attention = kernels->attention[FM__CACHE_F16];
+    kernels->attention[FM__CACHE_F16] = form_attention;
+    form.least = least;
+    form.pieces = form.calls = form.later = form.parts = 0;
+    form.where = NULL;
+    return device;
+}
+
+static void tokens_are_prepared_once_for_all_tasks(void **state) {
+    (void)state;
+    enum { OUTPUTS = 2 };
+    static const struct {
+        uint32_t rows, max_rows, least;
+    } cases[] = {{33, 40, 32}, {33, 40, 33}, {33, 40, 34}, {200, 200, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint32_t rows = cases[i].rows, least = cases[i].least;
+        fm__device *device = make_sharing_device(least);
         model m;
-        model_init(&m, FM__Q8_0, FM__Q4_K, 40, 2);
-        fixture_batch(&m.f, ROWS, 0, MODEL_VOCAB, 2);
-        conform(&m.f, m.tape, m.tape->logits, 2, device);
-        /* q, k and v have one input, and o, gate and up, and down one each; outputs are too few */
-        assert_int_equal(form.pieces, least <= ROWS ? 4 * MODEL_LAYERS * ROWS : 0);
-        assert_int_equal(form.calls > 0, least <= ROWS);
-        assert_true(fm__device_scratch_bytes(device, m.tape, false) >= form_bytes(40, MODEL_FF));
+        model_init(&m, FM__Q8_0, FM__Q4_K, cases[i].max_rows, OUTPUTS);
+        fixture_batch(&m.f, rows, 0, MODEL_VOCAB, OUTPUTS);
+        conform(&m.f, m.tape, m.tape->logits, OUTPUTS, device);
+        /* q, k and v have one input, and o, gate and up, and down one each; so has the output */
+        const uint32_t pieces = rows >= least ? 4 * MODEL_LAYERS * rows : 0;
+        assert_int_equal(form.pieces, pieces + (OUTPUTS >= least ? OUTPUTS : 0));
+        assert_int_equal(form.calls > 0, rows >= least);
+        assert_int_equal(form.later > 0, rows == 200); /* its tokens are cut too */
+        assert_true(fm__device_scratch_bytes(device, m.tape, false) >=
+                    form_bytes(cases[i].max_rows, MODEL_FF));
         model_finish(&m);
         fm__device_destroy(&device);
     }
+}
+
+/* A layer with products of one norm before, just before and just behind attention. What is just
+   before it needs nothing of what attention waits for, and the other way round. */
+static void norm_around_attention(model *m, uint32_t max_rows, uint32_t max_outputs) {
+    const fm__rows R = FM__ROWS_BATCH, O = FM__ROWS_OUTPUT;
+    const fm__slot S = FM__SLOT_SCRATCH;
+    const model_layer *l = &m->layers[0];
+    memset(m, 0, sizeof *m);
+    fixture_init(&m->f, 11);
+    fixture_cache(&m->f, MODEL_LAYERS, 5, MODEL_KV, MODEL_DIM, 0);
+    model_weights(m, FM__Q8_0, FM__Q4_K);
+    m->tape = fixture_tape(&m->f, max_rows, max_outputs);
+    int16_t x = model_tensor(m, "x", FM__ACT_F32, MODEL_EMBD, R, S);
+    fm__op *op = fm__tape_op(m->tape, FM__OP_EMBED, FM__NONE);
+    op->out = x;
+    op->weight[0] = m->embed;
+    int16_t h = model_norm(m, 0, x, l->norm, model_tensor(m, "h", FM__ACT_F32, MODEL_EMBD, R, S));
+    int16_t q = model_tensor(m, "q", FM__ACT_F32, MODEL_HEADS * MODEL_DIM, R, S);
+    int16_t k = model_tensor(m, "k", FM__ACT_F32, MODEL_KV * MODEL_DIM, R, S);
+    int16_t v = model_tensor(m, "v", FM__ACT_F32, MODEL_KV * MODEL_DIM, R, S);
+    int16_t a = model_tensor(m, "attn", FM__ACT_F32, MODEL_HEADS * MODEL_DIM, R, S);
+    int16_t ffn = model_tensor(m, "ffn", FM__ACT_F32, MODEL_FF, R, S);
+    model_product(m, 0, h, l->q, q, FM__NONE, l->q_bias, FM__NONE);
+    model_product(m, 0, h, l->k, k, FM__NONE, FM__NONE, FM__NONE);
+    model_product(m, 0, h, l->v, v, FM__NONE, FM__NONE, FM__NONE);
+    op = fm__tape_op(m->tape, FM__OP_KV_STORE, 0);
+    op->in[0] = k;
+    op->in[1] = v;
+    model_product(m, 0, h, l->gate, ffn, FM__NONE, FM__NONE, l->up);
+    model_product(m, 0, ffn, l->down, x, x, FM__NONE, FM__NONE);
+    model_product(m, 0, h, l->o, x, x, FM__NONE, FM__NONE); /* just before */
+    op = fm__tape_op(m->tape, FM__OP_ATTENTION, 0);
+    op->in[0] = q;
+    op->out = a;
+    op->heads = MODEL_HEADS;
+    op->scale = 0.1767767f;
+    model_product(m, 0, h, l->q, x, x, FM__NONE, FM__NONE); /* just behind */
+    model_product(m, 0, a, l->o, x, x, FM__NONE, FM__NONE);
+    int16_t chosen = model_tensor(m, "selected", FM__ACT_F32, MODEL_EMBD, O, FM__SLOT_OUTPUT);
+    op = fm__tape_op(m->tape, FM__OP_SELECT, FM__NONE);
+    op->in[0] = x;
+    op->out = chosen;
+    m->tape->hidden = chosen;
+    m->tape->logits =
+        model_product(m, FM__NONE, chosen, m->output,
+                      model_tensor(m, "logits", FM__ACT_F32, MODEL_VOCAB, O, FM__SLOT_OUTPUT),
+                      FM__NONE, FM__NONE, FM__NONE);
+    CHECK(fm__tape_finish(m->tape, why));
+}
+
+/* Attention works where prepared tokens lie: it waits until nobody reads them. */
+static void check_attention_waits(fm__device *device, const fm__tape *tape) {
+    fm__recording *recording = NULL;
+    fm__op_range ranges[64];
+    assert_in_range(tape->n_op, 1, 64);
+    for (uint32_t i = 0; i < tape->n_op; i++)
+        ranges[i] = (fm__op_range){.op = i, .axis = FM__AXIS_WHOLE};
+    CHECK(fm__device_record(device, tape, ranges, tape->n_op, &recording, why));
+    const fm__host_recording *r = (const fm__host_recording *)recording;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_step; i++)
+        if (r->steps[i].fn == fm__host_attention) {
+            assert_true(r->steps[i].barrier);
+            n++;
+        }
+    assert_int_equal(n, 1);
+    fm__device_recording_destroy(&recording);
+}
+
+/* Few rows with more than one block of keys: attention merges them where prepared tokens lie. */
+static void attention_and_prepared_tokens_take_turns(void **state) {
+    (void)state;
+    enum { OUTPUTS = 2, MOST = 8 };
+    static const uint32_t firsts[] = {254, 290, 300}; /* the first: some rows see one block */
+    for (uint32_t rows = 3; rows <= 5; rows++)
+        for (uint32_t i = 0; i < 6; i++) {
+            fm__device *device = make_sharing_device(1);
+            const bool around = i % 2 == 1;
+            model m;
+            if (around)
+                norm_around_attention(&m, MOST, OUTPUTS);
+            else
+                model_init(&m, FM__Q8_0, FM__Q4_K, MOST, OUTPUTS);
+            fixture_batch(&m.f, rows, firsts[i / 2], MODEL_VOCAB, OUTPUTS);
+            conform(&m.f, m.tape, m.tape->logits, OUTPUTS, device);
+            if (around)
+                check_attention_waits(device, m.tape);
+            /* around: the norm three times, and what down and o read */
+            assert_int_equal(form.pieces, (around ? 5 : 4 * MODEL_LAYERS) * rows + OUTPUTS);
+            assert_true(form.parts > 0);
+            model_finish(&m);
+            fm__device_destroy(&device);
+        }
 }
 
 /* ---- the whole model ---- */
@@ -980,6 +1128,7 @@ int main(void) {
         cmocka_unit_test(what_is_read_next_is_known),
         cmocka_unit_test(what_is_read_while_waiting_is_what_comes_first),
         cmocka_unit_test(tokens_are_prepared_once_for_all_tasks),
+        cmocka_unit_test(attention_and_prepared_tokens_take_turns),
         cmocka_unit_test(a_model_on_every_team_and_rung),
         cmocka_unit_test(no_row_wants_output),
         cmocka_unit_test(halves_equal_the_whole),

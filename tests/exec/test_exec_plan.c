@@ -423,6 +423,7 @@ static void ops_may_have_shares_of_their_own(void **state) {
     assert_int_equal(plan->ops[next].n_range, 1);
     assert_int_equal(plan->ops[next].ranges[0].unit, 0);
     assert_string_equal(plan->ops[next].reason, "no unit has a share");
+    assert_true(plan->shares_products); /* though this one is whole */
     fm__plan_destroy(&plan);
     shares[op][2] = 1;
     fm_error error = {0};
@@ -487,6 +488,16 @@ static void products_are_dealt_out(void **state) {
             assert_true(n > 1 || share == 8 || last == (share > 8)); /* whoever has most of it */
         }
     }
+    uint32_t of_unit[3] = {0, 0, 0}; /* who has no share gets none, among three too */
+    for (uint32_t i = 0; i < m.tape->n_op; i++) {
+        shares[i][0] = 0;
+        shares[i][1] = shares[i][2] = 1;
+    }
+    CHECK(fm__deal(m.tape, (const double(*)[FM__MAX_UNITS])shares, 3, owner, why));
+    for (uint32_t i = 0; i < m.tape->n_op; i++)
+        if (is_product(&m.tape->ops[i]))
+            of_unit[owner[i]]++;
+    assert_true(of_unit[0] == 0 && of_unit[1] > 0 && of_unit[2] > 0);
     fm__alloc_fail_after(1);
     fm_error error = {0};
     assert_int_equal(fm__deal(m.tape, (const double(*)[FM__MAX_UNITS])shares, 2, owner, &error),

@@ -309,13 +309,17 @@ static void test_pinned_bits(void **state) {
 
 #define UNTOUCHED 12345.678f
 
+/* Up to so many tokens a kernel may heed fm__linear_args.asks. */
+enum { FEW_TOKENS = 8 };
+
 /* Runs one call, panels [begin, end), and compares it with ref's rows and the guard values. */
-static void check_call(const problem *p, const fm__linear_kernel *kernel, uint32_t n,
+static void check_call(const problem *p, const fm__linear_kernel *kernel, bool asks, uint32_t n,
                        uint32_t tokens, uint32_t begin, uint32_t end) {
     const size_t stride = n + GUARD;
     for (size_t i = 0; i < tokens * stride; i++)
         out[i] = UNTOUCHED;
     fm__linear_args args = arguments(p, n, tokens, out, stride);
+    args.asks = asks;
     args.panel_begin = begin;
     args.panel_end = end;
     /* the last row of activations and the last panel end at a guard page */
@@ -331,22 +335,26 @@ static void check_call(const problem *p, const fm__linear_kernel *kernel, uint32
                               : UNTOUCHED;
             float got = out[t * stride + row];
             if (!test_same(got, want))
-                fail_msg("%s n %u k %u tokens %u panels %u-%u: token %u row %u is %a, want %a",
-                         kernel->name, n, p->k, tokens, begin, end, t, row, (double)got,
-                         (double)want);
+                fail_msg("%s%s n %u k %u tokens %u panels %u-%u: token %u row %u is %a, want %a",
+                         kernel->name, asks ? " that asks" : "", n, p->k, tokens, begin, end, t,
+                         row, (double)got, (double)want);
         }
 }
 
-/* One of `every` shapes for one weight, other ones for the next `turn`. */
+/* One of `every` shapes for one weight, other ones for the next `turn`; all panels of few tokens
+   with and without asking, parts of them now with, now without. */
 static void check_shapes(const problem *p, const fm__linear_kernel *kernel, size_t every,
                          size_t turn) {
     for (size_t i = turn % every; i < COUNT(all_n) * COUNT(all_tokens); i += every) {
         const uint32_t n = all_n[i / COUNT(all_tokens)], tokens = all_tokens[i % COUNT(all_tokens)];
         const uint32_t panels = (n + 15) / 16;
-        check_call(p, kernel, n, tokens, 0, panels);
+        const bool asks = (i + turn) % 2 == 0;
+        check_call(p, kernel, false, n, tokens, 0, panels);
+        if (tokens <= FEW_TOKENS)
+            check_call(p, kernel, true, n, tokens, 0, panels);
         if (panels > 1) {
-            check_call(p, kernel, n, tokens, panels / 2, panels);
-            check_call(p, kernel, n, tokens, 1, panels - 1); /* may be empty */
+            check_call(p, kernel, asks, n, tokens, panels / 2, panels);
+            check_call(p, kernel, !asks, n, tokens, 1, panels - 1); /* may be empty */
         }
     }
 }
@@ -584,6 +592,21 @@ static const uint8_t *first_read(const fm__linear_kernel *kernel, const fm__line
 
 /* With few tokens a kernel begins at the end that its entry names for one, and with more at the
    first panel: there, what precedes it fetches ahead (device/host/linear.c). */
+static void check_direction(const problem *p, const fm__linear_kernel *kernel, bool asks) {
+    static const uint32_t few[] = {1, 2, 3, 8};
+    for (size_t i = 0; i < COUNT(few); i++) {
+        fm__linear_args args = arguments(p, MAX_N, few[i], out, MAX_N);
+        args.asks = asks;
+        const uint8_t *at = first_read(kernel, &args, &p->panels);
+        const uint8_t *middle = p->panels.data + MAX_N / 16 / 2 * p->layout.stride;
+        assert_true(at >= p->panels.data && at < middle + (middle - p->panels.data));
+        if ((at >= middle) != (kernel->backwards && few[i] == 1))
+            fail_msg("%s%s, %u tokens: begins with panel %zu of %d", kernel->name,
+                     asks ? " that asks" : "", few[i],
+                     (size_t)(at - p->panels.data) / p->layout.stride, MAX_N / 16);
+    }
+}
+
 static void test_direction(void **state) {
     (void)state;
     for (size_t r = 0; r < n_rungs; r++)
@@ -595,16 +618,8 @@ static void test_direction(void **state) {
                 problem p;
                 problem_init(&p, fm__type_at(type), fast != 0, k_list(fm__type_at(type))[1],
                              TEST_WEIGHT_RANDOM, TEST_ROW_NORMAL, type);
-                for (uint32_t tokens = 1; tokens <= 8;
-                     tokens = tokens < 3 ? tokens + 1 : tokens + 5) {
-                    fm__linear_args args = arguments(&p, MAX_N, tokens, out, MAX_N);
-                    const uint8_t *at = first_read(kernel, &args, &p.panels);
-                    const uint8_t *middle = p.panels.data + MAX_N / 16 / 2 * p.layout.stride;
-                    assert_true(at >= p.panels.data && at < middle + (middle - p.panels.data));
-                    if ((at >= middle) != (kernel->backwards && tokens == 1))
-                        fail_msg("%s, %u tokens: begins with panel %zu of %d", kernel->name, tokens,
-                                 (size_t)(at - p.panels.data) / p.layout.stride, MAX_N / 16);
-                }
+                for (int asks = 0; asks < 2; asks++)
+                    check_direction(&p, kernel, asks != 0);
                 problem_finish(&p);
             }
 }

@@ -154,6 +154,7 @@ static void shares_that_are_reported(void **state) {
             odd = !odd;
         }
     }
+    fm__arms_forget_one(engine, FM_ARM_SPLIT); /* planned before there were shares */
     fm_engine_gate_info(engine, &info);
     assert_true(info.share_decode == 0.25);
     assert_true(info.share_prefill == 0.75); /* nothing ran */
@@ -397,6 +398,12 @@ static fm_machine *machine_with_cache(void) {
     return machine;
 }
 
+/* Warnings that the times of the tape for one row contradict each other. */
+static void note_contradiction(void *user, fm_log_level level, const char *line) {
+    if (level == FM_LOG_WARNING && strstr(line, "with up to 1 row two units were"))
+        ++*(int *)user;
+}
+
 static void calibrated(void **state) {
     (void)state;
     fm_error error = {0};
@@ -413,7 +420,11 @@ static void calibrated(void **state) {
     assert_false(engine->calibrated);
 
     p = (progress){0};
+    int contradictions = 0;
+    assert_int_equal(engine->buckets[0].tape->max_rows, 1);
+    fm_log_set(note_contradiction, &contradictions, FM_LOG_WARNING);
     CHECK_OK(fm_lab_calibrate(engine, note_point, &p, &found, &error));
+    fm_log_set(NULL, NULL, FM_LOG_WARNING);
     assert_int_equal(found.n_curve, engine->n_bucket);
     for (uint32_t i = 0; i < found.n_curve; i++) {
         const struct fm_lab_curve *c = &found.curves[i];
@@ -434,10 +445,10 @@ static void calibrated(void **state) {
     assert_true(info.calibrated);
     CHECK_OK(fm_engine_set_arm(engine, FM_ARM_SPLIT, &error));
     /* On a busy machine times may contradict each other: then no arm's is kept. */
-    bool sound = engine->buckets[0].predicted[FM_ARM_SPLIT] > 0;
+    assert_in_range(contradictions, 0, 1);
     for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT; arm++)
-        assert_int_equal(engine->buckets[0].predicted[arm] > 0, sound);
-    double share = info.share_prefill, predicted = engine->buckets[0].predicted[FM_ARM_SPLIT];
+        assert_int_equal(engine->buckets[0].predicted[arm] > 0, contradictions == 0);
+    double share = info.share_prefill;
 
     /* It is in use, and a session runs on. */
     fm_session *session = NULL;
@@ -446,14 +457,13 @@ static void calibrated(void **state) {
     fm_session_destroy(&session);
     fm_engine_destroy(&engine);
 
-    /* The next engine finds it; one with other options does not. */
+    /* The next engine finds it, in full as test_engine_calibration.c says; one with other options
+       does not. */
     engine = load(machine, &o);
     fm_engine_gate_info(engine, &info);
     assert_true(info.calibrated);
     assert_true(info.calibration_age_s < 600);
     assert_true(share - info.share_prefill < 1e-5 && info.share_prefill - share < 1e-5);
-    double now = engine->buckets[0].predicted[FM_ARM_SPLIT];
-    assert_true(now >= 0.999 * predicted && now <= 1.001 * predicted);
     fm_engine_destroy(&engine);
     o.axis = FM_AXIS_TOKENS;
     engine = load(machine, &o);

@@ -246,6 +246,59 @@ static void advice_names_what_is_large(void **state) {
     }
 }
 
+/* Where the size of the cache is fixed a shorter context changes nothing: each part that counts is
+   named, and no other. */
+static void advice_without_a_context(void **state) {
+    (void)state;
+    enum { ROWS = 4096, OUTPUTS = 8192, TOKENS = 64 };
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    for (int with_outputs = 0; with_outputs < 2; with_outputs++) {
+        fm_machine *machine = team_of_two(UINT64_C(1) << 32);
+        fm_engine_options o = context(64);
+        o.cache_tokens = TOKENS;
+        o.chunk_rows = ROWS;
+        o.batch_outputs = with_outputs ? OUTPUTS : 0;
+        CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+        const fm__memory_need need = engine->need;
+        fm_engine_destroy(&engine);
+        fm_machine_destroy(&machine);
+        uint64_t needed = need.host + need.session + need.batch;
+        uint64_t rows = need.scratch + need.output - (need.scratch + need.output) / ROWS;
+        assert_true(need.cache < rows && (!with_outputs || need.cache < need.batch));
+        refused_with(&o, needed, rows + need.batch + 1,
+                     with_outputs ? "; runs of fewer rows than 4096, batches of fewer outputs than "
+                                    "8192, and fewer cache_tokens than 64 need less"
+                                  : "; runs of fewer rows than 4096 and fewer cache_tokens than 64 "
+                                    "need less");
+        if (with_outputs)
+            refused_with(&o, needed, fm__max_size(rows, need.batch) + 1,
+                         "; runs of fewer rows than 4096 and batches of fewer outputs than 8192 "
+                         "need less");
+        refused_with(&o, needed, needed - need.weights - 1,
+                     with_outputs ? "and fewer cache_tokens than 64 need less"
+                                  : "fewer cache_tokens than 64 need less");
+        refused_with(&o, needed, needed - 1, "the weights alone need more");
+    }
+}
+
+static void advice_where_a_fixed_cache_is_large(void **state) {
+    (void)state;
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    fm_machine *machine = team_of_two(UINT64_C(1) << 32);
+    fm_engine_options o = context(64);
+    o.chunk_rows = 1;
+    o.cache_tokens = 4096;
+    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+    const fm__memory_need need = engine->need;
+    uint64_t needed = need.host + need.session;
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
+    refused_with(&o, needed, 1, "; fewer cache_tokens than 4096 need less");
+    refused_with(&o, needed, need.cache, "; fewer cache_tokens than 4096 need less");
+}
+
 static int make_model(void **state) {
     (void)state;
     return test_make_tiny(model);
@@ -258,9 +311,14 @@ static int remove_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_of_attention_count), cmocka_unit_test(it_is_there_before_recordings),
-        cmocka_unit_test(more_is_kept_later),       cmocka_unit_test(less_is_kept_than_was_meant),
-        cmocka_unit_test(outputs_of_batches_count), cmocka_unit_test(advice_names_what_is_large),
+        cmocka_unit_test(parts_of_attention_count),
+        cmocka_unit_test(it_is_there_before_recordings),
+        cmocka_unit_test(more_is_kept_later),
+        cmocka_unit_test(less_is_kept_than_was_meant),
+        cmocka_unit_test(outputs_of_batches_count),
+        cmocka_unit_test(advice_names_what_is_large),
+        cmocka_unit_test(advice_without_a_context),
+        cmocka_unit_test(advice_where_a_fixed_cache_is_large),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }

@@ -139,20 +139,8 @@ void fm__kernels_fill_amx(fm__kernels *table, uint32_t features) {
     BACKWARDS(TQ1_0, 0, fm__linear_tq1_0_amx, 16, 16);
     BACKWARDS(TQ2_0, 0, fm__linear_tq2_0_amx, 16, 16);
     LINEAR(BF16, 1, fm__linear_bf16_fast_amx, 32, 16);
-    table->linear[FM__TYPE_Q8_0][0].shared = &fm__linear_q32_amx_shared;
-    table->linear[FM__TYPE_Q4_0][0].shared = &fm__linear_q32_amx_shared;
-    table->linear[FM__TYPE_Q4_1][0].shared = &fm__linear_q32_amx_shared;
-    table->linear[FM__TYPE_Q5_0][0].shared = &fm__linear_q32_amx_shared;
-    table->linear[FM__TYPE_Q5_1][0].shared = &fm__linear_q32_amx_shared;
-    table->linear[FM__TYPE_IQ4_NL][0].shared = &fm__linear_q32_amx_shared;
-    table->linear[FM__TYPE_MXFP4][0].shared = &fm__linear_q32_amx_shared;
-    table->linear[FM__TYPE_Q2_K][0].shared = &fm__linear_q2_k_amx_shared;
-    table->linear[FM__TYPE_Q3_K][0].shared = &fm__linear_q3_k_amx_shared;
-    table->linear[FM__TYPE_Q4_K][0].shared = &fm__linear_q4_k_amx_shared;
-    table->linear[FM__TYPE_Q5_K][0].shared = &fm__linear_q4_k_amx_shared;
-    table->linear[FM__TYPE_Q6_K][0].shared = &fm__linear_q6_k_amx_shared;
-    table->linear[FM__TYPE_IQ4_XS][0].shared = &fm__linear_q6_k_amx_shared;
-    table->linear[FM__TYPE_TQ1_0][0].shared = &fm__linear_q3_k_amx_shared;
-    table->linear[FM__TYPE_TQ2_0][0].shared = &fm__linear_q3_k_amx_shared;
+#define SHARED(id, NAME, form)                                                                     \
+    table->linear[FM__TYPE_##NAME][0].shared = &fm__linear_##form##_amx_shared;
+    FM__X86_QUANTISED_LIST(SHARED)
     table->linear[FM__TYPE_BF16][1].shared = &fm__linear_bf16_fast_amx_shared;
 }

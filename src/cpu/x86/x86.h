@@ -8,25 +8,26 @@
 
 #include "cpu/cpu.h"
 
-/* X(id, NAME): the quantised types. */
+/* X(id, NAME, form): the quantised types, and which form of prepared tokens their AMX kernels
+   read. */
 #define FM__X86_QUANTISED_LIST(X)                                                                  \
-    X(q8_0, Q8_0)                                                                                  \
-    X(q4_0, Q4_0)                                                                                  \
-    X(q4_1, Q4_1)                                                                                  \
-    X(q5_0, Q5_0)                                                                                  \
-    X(q5_1, Q5_1)                                                                                  \
-    X(iq4_nl, IQ4_NL)                                                                              \
-    X(mxfp4, MXFP4)                                                                                \
-    X(q2_k, Q2_K)                                                                                  \
-    X(q3_k, Q3_K)                                                                                  \
-    X(q4_k, Q4_K)                                                                                  \
-    X(q5_k, Q5_K)                                                                                  \
-    X(q6_k, Q6_K)                                                                                  \
-    X(iq4_xs, IQ4_XS)                                                                              \
-    X(tq1_0, TQ1_0)                                                                                \
-    X(tq2_0, TQ2_0)
+    X(q8_0, Q8_0, q32)                                                                             \
+    X(q4_0, Q4_0, q32)                                                                             \
+    X(q4_1, Q4_1, q32)                                                                             \
+    X(q5_0, Q5_0, q32)                                                                             \
+    X(q5_1, Q5_1, q32)                                                                             \
+    X(iq4_nl, IQ4_NL, q32)                                                                         \
+    X(mxfp4, MXFP4, q32)                                                                           \
+    X(q2_k, Q2_K, q2_k)                                                                            \
+    X(q3_k, Q3_K, q3_k)                                                                            \
+    X(q4_k, Q4_K, q4_k)                                                                            \
+    X(q5_k, Q5_K, q4_k)                                                                            \
+    X(q6_k, Q6_K, q6_k)                                                                            \
+    X(iq4_xs, IQ4_XS, q6_k)                                                                        \
+    X(tq1_0, TQ1_0, q3_k)                                                                          \
+    X(tq2_0, TQ2_0, q3_k)
 
-#define FM__X86_LINEAR(id, NAME)                                                                   \
+#define FM__X86_LINEAR(id, NAME, form)                                                             \
     fm__linear_fn fm__linear_##id##_amx, fm__linear_##id##_avx512vnni, fm__linear_##id##_avxvnni,  \
         fm__linear_##id##_avx2;
 FM__X86_QUANTISED_LIST(FM__X86_LINEAR)
@@ -38,7 +39,7 @@ fm__linear_fn fm__linear_f32_avx512, fm__linear_f32_fast_avx512, fm__linear_f16_
     fm__linear_f32_avx2, fm__linear_f32_fast_avx2, fm__linear_f16_avx2, fm__linear_bf16_avx2,
     fm__linear_bf16_fast_avx2;
 
-/* Forms of prepared tokens (fill.c says which kernels read which). */
+/* Forms of prepared tokens. */
 extern const fm__linear_shared fm__linear_q32_amx_shared, fm__linear_q2_k_amx_shared,
     fm__linear_q3_k_amx_shared, fm__linear_q4_k_amx_shared, fm__linear_q6_k_amx_shared,
     fm__linear_bf16_fast_amx_shared;

@@ -2,7 +2,8 @@
 /*
  * device/host/attention.c: who attends what.
  *
- * Owns: the memory in which blocks of keys wait to be merged. Never does: arithmetic (kernels do);
+ * Owns: the memory in which blocks of keys wait to be merged, and which prepared tokens of products
+ * share. Never does: arithmetic (kernels do);
  * allocate after recording. Called from: every thread of the team; reserving from loading threads.
  *
  * Many rows are cut by rows and kv heads. Few rows, as in decoding, are also cut by blocks of keys,

@@ -94,8 +94,6 @@ fm_status fm__host_submit(fm__device *device, const fm__segment *segments, uint3
                           const fm__run *run, uint64_t base, fm_error *error);
 /* Waits until all that was pushed is done; its timelines are no longer touched then. */
 void fm__host_queue_drain(fm__host_queue *queue);
-/* Something is queued or at work. */
-bool fm__host_queue_busy(fm__host_queue *queue);
 /* Makes fm__host_lead() return when it has done all before. */
 void fm__host_queue_stop(fm__host_queue *queue);
 /* The leader's loop. */

@@ -58,10 +58,6 @@ void fm__host_queue_drain(fm__host_queue *queue) {
     fm__counter_wait(&queue->done, fm__counter_read(&queue->pushed));
 }
 
-bool fm__host_queue_busy(fm__host_queue *queue) {
-    return fm__counter_read(&queue->done) != fm__counter_read(&queue->pushed);
-}
-
 void fm__host_queue_stop(fm__host_queue *queue) {
     fm__host_queue_drain(queue); /* so that the ring has room */
     pthread_mutex_lock(&queue->lock);

@@ -99,6 +99,10 @@ static bool reads_the_same(const fm__host *host, const fm__tape *tape, const fm_
             (last->axis == range->axis && last->begin == range->begin && last->end == range->end));
 }
 
+static uint32_t k_of(const fm__tape *tape, const fm__op *product) {
+    return tape->weights[product->weight[0]]->k;
+}
+
 /* Attention works where they lie, and a new input wants new ones. */
 static bool ends_prepared(const fm__tape *tape, const fm__op_range *prepared,
                           const fm__op_range *range) {
@@ -119,7 +123,7 @@ static uint32_t make_steps(const fm__host *host, const fm__tape *tape, const fm_
         const fm__linear_shared *shared = NULL;
         if (range->copy == FM__COPY_NONE && host->threads > 1)
             shared = fm__host_shared(host, tape, &tape->ops[range->op]);
-        if (shared != NULL && shared->bytes(tape->max_rows, FM__SEGMENT) == 0)
+        if (shared != NULL && shared->bytes(tape->max_rows, k_of(tape, &tape->ops[range->op])) == 0)
             shared = NULL;
         bool anew =
             shared != NULL && (prepared == NULL || !reads_the_same(host, tape, prepared, range));
@@ -127,7 +131,10 @@ static uint32_t make_steps(const fm__host *host, const fm__tape *tape, const fm_
             steps[n] = step_of(tape, range, true);
             steps[n++].fn = fm__host_prepare;
         }
-        steps[n] = step_of(tape, range, before[i] || anew);
+        /* Attention works where prepared tokens lie: whoever still reads them comes first. */
+        bool over = prepared != NULL && range->copy == FM__COPY_NONE &&
+                    tape->ops[range->op].kind == FM__OP_ATTENTION;
+        steps[n] = step_of(tape, range, before[i] || anew || over);
         steps[n++].prepared = shared != NULL;
         if (shared != NULL)
             prepared = range;

@@ -340,7 +340,7 @@ static bool will_be_run_again(const handover *h) {
     return begins && ends;
 }
 
-/* Behind all batches: the first parts once more. */
+/* Behind all batches: the first part once more, or several small ones. */
 static VkResult copy_early(handover *h) {
     fm__vulkan_ring *ring = &h->gpu->core->ring;
     const fm__vulkan_batch *room = h->gpu->core->queue.batch;
@@ -353,7 +353,8 @@ static VkResult copy_early(handover *h) {
         bytes += part->bytes;
         if (lies_there(ring, part))
             continue;
-        if (bytes > most || overlaps_room(room, n, part) || !find_waits(ring, part, &batch, &copy))
+        if ((n > 0 && bytes > most) || bytes > ring->bytes / 2 || overlaps_room(room, n, part) ||
+            !find_waits(ring, part, &batch, &copy))
             break;
         add_copy(h, n++, part, batch, copy);
     }
