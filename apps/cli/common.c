@@ -315,7 +315,8 @@ char *cli_read_file(const char *path, size_t *bytes) {
 
 bool cli_may_write(const cli_args *args, const char *path) {
     struct stat info;
-    if (args->force || stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+    if (args->force || lstat(path, &info) != 0 ||
+        (!S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode)))
         return true;
     cli_fail_text("%s: exists; --force replaces it", path);
     return false;
@@ -492,7 +493,7 @@ void cli_print_gate(const fm_engine *engine) {
     fprintf(stderr, "arms       prefill %s, decode %s; runs: %s\n",
             fm_arm_name(gate.active_prefill), fm_arm_name(gate.active_decode),
             calls[0] != '\0' ? calls : "none");
-    if (gate.share_prefill > 0 || gate.share_decode > 0)
+    if (gate.calls_of[FM_ARM_SPLIT] > 0 && (gate.share_prefill > 0 || gate.share_decode > 0))
         fprintf(stderr,
                 "split      share of the last unit in all products: %.3f in prefill, %.3f in "
                 "decode\n",

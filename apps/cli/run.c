@@ -183,7 +183,7 @@ static fm_status generate(answer *a, const float *logits, fm_error *error) {
 }
 
 static double per_second(size_t n, double ms) {
-    return n > 0 && ms > 0 ? (double)n * 1e3 / ms : 0;
+    return n > 0 && ms > 1e-3 ? (double)n * 1e3 / ms : 0;
 }
 
 /* In a column. */

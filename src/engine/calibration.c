@@ -20,8 +20,9 @@ static const double SECOND_NS = 1e9;
 static const double BUDGET_S = 24;
 /* And of each tape of an estimate. */
 static const double ESTIMATE_S = 0.35;
-/* An arm that is predicted to take so many times the best is not run. */
-static const double HOPELESS = 2;
+/* An arm that takes so many times the best is not run, nor one that would, by what its unit took
+   beside the other: alone it may be much quicker. */
+static const double HOPELESS = 2, HOPELESS_BESIDE = 10;
 /* Times that contradict each other by more (fm__tune_excess()) are measured again, so often. */
 static const double EXCESS = 1.05;
 enum { ATTEMPTS = 3 };
@@ -151,9 +152,12 @@ static fm_status time_arms(fm_engine *engine, fm__measure *m, const fm__tune *tu
         if (!(engine->arms >> arm & 1) && arm != FM_ARM_SPLIT)
             continue;
         bool same = arm == FM_ARM_GPU && engine->gpu == engine->units[0] && engine->n_unit == 2;
-        if (arm == FM_ARM_SPLIT || same || expected > HOPELESS * tune->best_ns ||
-            (broke && expected > 0))
+        bool beside = (arm == FM_ARM_CPU ? engine->host : engine->gpu) != engine->units[0];
+        double hopeless = beside ? HOPELESS_BESIDE : HOPELESS;
+        if (arm == FM_ARM_SPLIT || same || expected > hopeless * tune->best_ns)
             ns[arm] = expected;
+        else if (broke && expected > 0)
+            ns[arm] = beside ? 0 : expected; /* not known */
         else
             status =
                 fm__measure_arm(m, (fm_arm)arm, expected > 0 && expected < 0.1 * SECOND_NS ? 3 : 1,
@@ -251,6 +255,33 @@ static fm_status try_whole_products(fm__measure *m, fm__bucket *bucket,
     return status;
 }
 
+/* Of few products a small share is none: then the runs at it were runs at share 0, and what looked
+   faster is noise. */
+static fm_status drop_empty_deal(fm__measure *m, fm__bucket *bucket, const fm_engine *engine,
+                                 fm__tune *search, fm_error *error) {
+    const fm__tape *tape = bucket->tape;
+    double(*shares)[FM__MAX_UNITS] = fm__alloc_array(tape->n_op, sizeof(*shares));
+    uint8_t *owner = fm__alloc(tape->n_op);
+    bool dealt = false;
+    fm_status status = FM_OK;
+    if (!shares || !owner)
+        status = fm__error_memory(error, "calibration", tape->n_op * (1 + sizeof(*shares)));
+    if (status == FM_OK) {
+        fm__classes_give(fm__measure_classes(m), engine, search->best, tape->n_op, shares);
+        status =
+            fm__deal(tape, (const double(*)[FM__MAX_UNITS])shares, engine->n_unit, owner, error);
+    }
+    for (uint32_t i = 0; status == FM_OK && i < tape->n_op; i++)
+        dealt = dealt || owner[i] + 1u == engine->n_unit;
+    if (status == FM_OK && !dealt) {
+        memset(search->best, 0, sizeof(search->best));
+        search->best_ns = search->zero_ns;
+    }
+    fm__free(owner);
+    fm__free(shares);
+    return status;
+}
+
 static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     fm_engine *engine = c->engine;
     fm__bucket *bucket = &engine->buckets[b];
@@ -273,6 +304,8 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
         warn_of_contradiction(search, bucket->tape->max_rows);
     if (status == FM_OK && sound && tries_whole_products(engine))
         status = try_whole_products(m, bucket, &options, search, c, error);
+    if (status == FM_OK && (bucket->whole_products || engine->options.axis == FM_AXIS_PRODUCTS))
+        status = drop_empty_deal(m, bucket, engine, search, error);
     if (status == FM_OK)
         status = time_arms(engine, m, search, ns, error);
     if (status == FM_OK)
