@@ -186,7 +186,7 @@ static void weigh(const fm__bucket *bucket, fm__way *way) {
     for (uint32_t i = 0; i < tape->n_op; i++) {
         const fm__op *op = &tape->ops[i];
         const fm__plan_op *plan = &way->plan->ops[i];
-        if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+        if (!fm__is_product(op->kind))
             continue;
         bool output = tape->tensors[op->out].rows == FM__ROWS_OUTPUT;
         for (int k = 0; k < 2 && op->weight[k] != FM__NONE; k++) {

@@ -213,7 +213,7 @@ fm_status fm_engine_set_arm(fm_engine *engine, fm_arm arm, fm_error *error) {
 
 /* Multiply-adds of a product in a run that fills its tape; 0: it is none. */
 static double product_work(const fm__tape *tape, const fm__op *op) {
-    if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+    if (!fm__is_product(op->kind))
         return 0;
     const fm__weight *w = tape->weights[op->weight[0]];
     uint32_t rows = tape->tensors[op->out].rows == FM__ROWS_OUTPUT ? 1 : tape->max_rows;

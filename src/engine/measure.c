@@ -19,10 +19,6 @@
 
 /* ---- shapes ---- */
 
-static bool is_product(const fm__op *op) {
-    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
-}
-
 /* "blk.3.ffn_gate.weight": "ffn_gate" */
 static void short_name(const char *name, char *out, size_t capacity) {
     const char *begin = name, *end;
@@ -35,7 +31,7 @@ static void short_name(const char *name, char *out, size_t capacity) {
 
 bool fm__shape_of(const fm__tape *tape, uint32_t index, fm__shape *out) {
     const fm__op *op = &tape->ops[index];
-    if (!is_product(op))
+    if (!fm__is_product(op->kind))
         return false;
     const fm__weight *w = tape->weights[op->weight[0]];
     bool glu = op->kind == FM__OP_LINEAR_GLU;

@@ -20,10 +20,6 @@ typedef struct hand {
     double credit[FM__MAX_UNITS];
 } hand;
 
-static bool is_product(const fm__op *op) {
-    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
-}
-
 static bool same_shape(const fm__tape *tape, uint32_t a, uint32_t b) {
     const fm__op *p = &tape->ops[a], *q = &tape->ops[b];
     const fm__weight *v = tape->weights[p->weight[0]], *w = tape->weights[q->weight[0]];
@@ -70,11 +66,11 @@ fm_status fm__deal(const fm__tape *tape, const double (*shares)[FM__MAX_UNITS], 
     if (hands == NULL)
         return fm__error_memory(error, "plan", tape->n_op * sizeof *hands);
     for (uint32_t i = 0; i < tape->n_op; i++)
-        if (is_product(&tape->ops[i]))
+        if (fm__is_product(tape->ops[i].kind))
             hand_of(tape, i, hands, &n_hand)->count++;
     begin(hands, n_hand, n_unit);
     for (uint32_t i = 0; i < tape->n_op; i++)
-        owner[i] = is_product(&tape->ops[i])
+        owner[i] = fm__is_product(tape->ops[i].kind)
                        ? give(hand_of(tape, i, hands, &n_hand), shares[i], n_unit)
                        : 0;
     fm__free(hands);

@@ -45,10 +45,6 @@ static cell *cell_of(const cutter *c, uint32_t unit, uint32_t op) {
     return &c->cells[(size_t)unit * c->plan->n_op + op];
 }
 
-static bool is_product(fm__op_kind kind) {
-    return kind == FM__OP_LINEAR || kind == FM__OP_LINEAR_GLU;
-}
-
 static void place_ops(cutter *c) {
     for (uint32_t u = 0; u < c->n_unit; u++)
         for (uint32_t i = 0; i < c->plan->n_op; i++)
@@ -59,7 +55,7 @@ static void place_ops(cutter *c) {
             uint32_t unit = c->plan->ops[i].ranges[r].unit;
             cell_of(c, unit, i)->present = true;
             cell_of(c, unit, i)->begins =
-                c->plan->deps == FM__DEPS_EAGER && is_product(c->tape->ops[i].kind);
+                c->plan->deps == FM__DEPS_EAGER && fm__is_product(c->tape->ops[i].kind);
             c->used[unit] = true;
         }
 }
@@ -136,7 +132,7 @@ static int32_t wait_for(const cutter *c, uint32_t u, uint32_t v, uint32_t i, int
 
 /* Ops that take as long as a hand-over or longer: before them it matters what is waited for. */
 static bool is_long(fm__op_kind kind) {
-    return is_product(kind) || kind == FM__OP_ATTENTION;
+    return fm__is_product(kind) || kind == FM__OP_ATTENTION;
 }
 
 /* Unit u is about to wait before op i for op `op` of unit v: the last op of v before i that u needs
@@ -243,7 +239,7 @@ static void fill_pieces(const cutter *c, fm__layout *layout) {
             layout->pieces[open[u]].last_op = i;
             layout->pieces[open[u]].divided |=
                 c->plan->ops[i].n_range > 1 ||
-                (c->plan->shares_products && is_product(c->tape->ops[i].kind));
+                (c->plan->shares_products && fm__is_product(c->tape->ops[i].kind));
         }
 }
 

@@ -261,7 +261,7 @@ static fm_status check_parts(const planner *p, uint32_t index, const fm__plan_op
 /* Products are; by tokens, and in one memory, so is all that works row by row. Keys of 16 positions
    share a line of the cache, which a GPU and a host do not both write. */
 static bool is_divided(const planner *p, const fm__op *op) {
-    if (op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU)
+    if (fm__is_product(op->kind))
         return p->shared;
     return p->together && axis_of(p, op) == FM__AXIS_TOKENS && op->kind != FM__OP_SELECT &&
            fm__op_rows(p->tape, op) == FM__ROWS_BATCH && (op->kind != FM__OP_KV_STORE || p->hosts);
@@ -375,7 +375,7 @@ static double row_work(const planner *p, const fm__op *op) {
         const fm__cache_group *group = &p->tape->groups[op->cache_group];
         return (double)op->heads * (group->key_dim + group->value_dim);
     }
-    if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+    if (!fm__is_product(op->kind))
         return 0;
     const fm__weight *weight = p->tape->weights[op->weight[0]];
     return (double)weight->n * weight->k * (op->kind == FM__OP_LINEAR_GLU ? 2 : 1);
@@ -487,7 +487,7 @@ static bool share_products(const fm__plan *plan, const fm__tape *tape) {
     for (uint32_t i = 0; i < plan->n_op; i++) {
         fm__op_kind kind = tape->ops[i].kind;
         for (uint32_t r = 0; r < plan->ops[i].n_range; r++)
-            if (kind == FM__OP_LINEAR || kind == FM__OP_LINEAR_GLU)
+            if (fm__is_product(kind))
                 used |= 1u << plan->ops[i].ranges[r].unit;
     }
     return (used & (used - 1)) != 0;

@@ -106,6 +106,11 @@ typedef enum fm__rope_style {
     FM__ROPE_HALVES /* (i, i + rotary/2) */
 } fm__rope_style;
 
+/* It multiplies by a weight's panels: what is divided between units, streamed, and worth most. */
+static inline bool fm__is_product(fm__op_kind kind) {
+    return kind == FM__OP_LINEAR || kind == FM__OP_LINEAR_GLU;
+}
+
 typedef struct fm__op {
     fm__op_kind kind;
     int16_t layer; /* FM__NONE outside the layers */

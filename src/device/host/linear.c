@@ -121,7 +121,7 @@ static product product_of(const fm__host_work *work) {
 
 const fm__linear_shared *fm__host_shared(const fm__host *host, const fm__tape *tape,
                                          const fm__op *op) {
-    if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+    if (!fm__is_product(op->kind))
         return NULL;
     const fm__weight *weight = tape->weights[op->weight[0]];
     return host->kernels.linear[fm__type_index(weight->type)][op->fast].shared;

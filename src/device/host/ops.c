@@ -242,7 +242,7 @@ bool fm__host_op_supports(fm__device *device, const fm__tape *tape, const fm__op
 }
 
 const char *fm__host_op_kernel(fm__device *device, const fm__tape *tape, const fm__op *op) {
-    if (op->kind != FM__OP_LINEAR && op->kind != FM__OP_LINEAR_GLU)
+    if (!fm__is_product(op->kind))
         return "";
     return linear_kernel(&((fm__host *)device)->kernels, tape, op, 0)->name;
 }

@@ -45,7 +45,7 @@ static bool by_rows(const fm__host_step *step) {
 
 static bool is_product(const fm__host_step *step) {
     return step->copy == FM__COPY_NONE && step->fn != fm__host_prepare &&
-           (step->op->kind == FM__OP_LINEAR || step->op->kind == FM__OP_LINEAR_GLU);
+           fm__is_product(step->op->kind);
 }
 
 /* Finds the runs of row-wise steps behind a meeting, and for each step the next product. */

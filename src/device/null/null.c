@@ -134,7 +134,7 @@ static fm__null_cost cost_of(const fm__tape *tape, const fm__op_range *range) {
     fm__null_cost cost = {.rows = fm__op_rows(tape, op)};
     if (range->copy != FM__COPY_NONE)
         copy_cost(tape, range, &cost);
-    else if (op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU)
+    else if (fm__is_product(op->kind))
         product_cost(tape, range, &cost);
     if (range->axis == FM__AXIS_TOKENS) {
         cost.begin = range->begin;

@@ -295,10 +295,6 @@ static bool must_wait(const fm__vulkan_recorder *recorder, uint32_t range, uint3
     return false;
 }
 
-static bool is_product(const fm__op *op) {
-    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
-}
-
 static fm_status record_product(fm__vulkan_recorder *recorder, const fm__op_range *range,
                                 fm_error *error) {
     const fm__vulkan_uses *uses = &recorder->uses;
@@ -332,7 +328,7 @@ static fm_status record_range(fm__vulkan_recorder *recorder, fm_error *error) {
     fm_status status;
     if (range->copy != FM__COPY_NONE)
         status = fm__vulkan_record_copy(recorder, range, error);
-    else if (is_product(&recorder->tape->ops[range->op]))
+    else if (fm__is_product(recorder->tape->ops[range->op].kind))
         status = record_product(recorder, range, error);
     else
         status = fm__vulkan_record_rows(recorder, range, candidate(recorder), &fused, error);
@@ -406,9 +402,9 @@ static fm_status create_queries(fm__vulkan *gpu, fm__vulkan_recording *recording
 static void note_products(fm__vulkan_recorder *recorder) {
     const fm__tape *tape = recorder->tape;
     uint32_t first = 0, last = tape->n_op;
-    while (first < tape->n_op && !is_product(&tape->ops[first]))
+    while (first < tape->n_op && !fm__is_product(tape->ops[first].kind))
         first++;
-    while (last > 0 && !is_product(&tape->ops[last - 1]))
+    while (last > 0 && !fm__is_product(tape->ops[last - 1].kind))
         last--;
     for (uint32_t i = 0; i < recorder->n_range; i++) {
         recorder->recording->begins |= recorder->ranges[i].op == first;

@@ -151,7 +151,7 @@ static fm_status add_input(trial *t, int16_t model_id, int16_t *out, fm_error *e
 }
 
 static fm_status add_weights(trial *t, const fm__op *model, fm__op *op, fm_error *error) {
-    bool product = model->kind == FM__OP_LINEAR || model->kind == FM__OP_LINEAR_GLU;
+    bool product = fm__is_product(model->kind);
     fm_status status = FM_OK;
     for (int i = 0; i < 2 && status == FM_OK; i++) {
         uint32_t rows = model->kind == FM__OP_EMBED  ? TABLE_ROWS
@@ -169,7 +169,7 @@ static fm_status add_weights(trial *t, const fm__op *model, fm__op *op, fm_error
 
 /* Columns of the op's result here: those of the model's, or of the matrix with fewer rows. */
 static uint32_t columns_of(const trial *t, const fm__op *model, const fm__op *op) {
-    if (model->kind == FM__OP_LINEAR || model->kind == FM__OP_LINEAR_GLU)
+    if (fm__is_product(model->kind))
         return t->weights[op->weight[0]]->n;
     return t->model->tensors[model->out].cols;
 }
@@ -194,7 +194,7 @@ static fm_status add_residual(trial *t, const fm__op *model, fm__op *op, uint32_
 /* Repeats the model's op at the end of the tape; in: what it reads if that was made before. */
 static fm_status add_op(trial *t, const fm__op *model, int16_t in, fm_error *error) {
     fm__op own = *model;
-    bool product = model->kind == FM__OP_LINEAR || model->kind == FM__OP_LINEAR_GLU;
+    bool product = fm__is_product(model->kind);
     own.in[0] = in;
     fm_status status = add_weights(t, model, &own, error);
     if (status == FM_OK && in == FM__NONE)
@@ -328,8 +328,7 @@ static fm_status fill_cache(trial *t, fm_error *error) {
  */
 static fm_status fill(trial *t, uint32_t kind, fm_error *error) {
     const fm__op *op = &t->tape->ops[t->first];
-    bool large =
-        op->kind == FM__OP_QUANTISE || op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+    bool large = op->kind == FM__OP_QUANTISE || fm__is_product(op->kind);
     for (uint32_t i = 0; i < t->first; i++) {
         const fm__tensor *to = &t->tape->tensors[t->tape->ops[i].out];
         float *x = fm__alloc(to->cols * sizeof *x);
@@ -430,7 +429,7 @@ static bool same_parts(const fm__tensor *tensor, const uint8_t *a, const uint8_t
 
 static bool same_tensor(const trial *t, const fm__op *op) {
     const fm__tensor *out = &t->tape->tensors[op->out];
-    bool product = op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+    bool product = fm__is_product(op->kind);
     uint32_t k = product ? t->tape->weights[op->weight[0]]->k : 0;
     bool floats = out->act == FM__ACT_F32 || out->act == FM__ACT_R13 || out->act == FM__ACT_R16;
     for (uint32_t r = 0; r < rows_of(t, out); r++) {
@@ -499,7 +498,7 @@ static fm_status make_room(trial *t, fm_error *error) {
 /* Rows that reach beyond a tile, or as many as there may be: a tape may have room for more rows
    than a short context has positions. */
 static uint32_t choose_rows(const trial *t, const fm__op *op) {
-    bool product = op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+    bool product = fm__is_product(op->kind);
     uint32_t rows = product && !t->gpu->device.properties.software ? MOST_ROWS : 17;
     if (op->kind == FM__OP_ATTENTION)
         rows = 9;
@@ -624,7 +623,7 @@ static fm_status test_ops(fm__vulkan *gpu, fm__device *host, const fm__tape *tap
     t->kernels = fm__device_host_kernels(host);
     t->model = tape;
     const fm__op *op = &tape->ops[index];
-    bool product = op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
+    bool product = fm__is_product(op->kind);
     t->fast = product && op->fast && !tape->weights[op->weight[0]]->type->quantised;
     fm__vulkan_trial before = gpu->trial;
     if (product) /* the small op's own layout would be another */

@@ -116,10 +116,6 @@ typedef struct cutter {
     uint64_t filled; /* bytes of the last part */
 } cutter;
 
-static bool is_product(const fm__op *op) {
-    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
-}
-
 static int matrices(const fm__op *op) {
     return op->kind == FM__OP_LINEAR_GLU ? 2 : 1;
 }
@@ -224,7 +220,8 @@ static fm_status cut_streamed(cutter *c, const fm__vulkan_use *all, uint64_t str
 static fm_status cut(cutter *c, uint32_t n_range, fm_error *error) {
     fm_status status = FM_OK;
     for (uint32_t i = 0; i < n_range && status == FM_OK; i++) {
-        if (c->ranges[i].copy != FM__COPY_NONE || !is_product(&c->tape->ops[c->ranges[i].op]))
+        if (c->ranges[i].copy != FM__COPY_NONE ||
+            !fm__is_product(c->tape->ops[c->ranges[i].op].kind))
             continue;
         fm__vulkan_use use = whole_use(c, i);
         uint64_t stride = find_copied(c, &use);

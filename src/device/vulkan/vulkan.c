@@ -11,21 +11,17 @@
 
 /* ---- ops ---- */
 
-static bool is_product(const fm__op *op) {
-    return op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
-}
-
 static bool op_supports(fm__device *device, const fm__tape *tape, const fm__op *op,
                         const char **reason) {
     fm__vulkan *gpu = (fm__vulkan *)device;
-    return is_product(op) ? fm__vulkan_supports_linear(gpu, tape, op, reason)
-                          : fm__vulkan_supports_rows(gpu, tape, op, reason);
+    return fm__is_product(op->kind) ? fm__vulkan_supports_linear(gpu, tape, op, reason)
+                                    : fm__vulkan_supports_rows(gpu, tape, op, reason);
 }
 
 static const char *op_kernel(fm__device *device, const fm__tape *tape, const fm__op *op) {
     fm__vulkan *gpu = (fm__vulkan *)device;
-    return is_product(op) ? fm__vulkan_kernel_linear(gpu, tape, op)
-                          : fm__vulkan_kernel_rows(gpu, tape, op);
+    return fm__is_product(op->kind) ? fm__vulkan_kernel_linear(gpu, tape, op)
+                                    : fm__vulkan_kernel_rows(gpu, tape, op);
 }
 
 /* ---- what it says of itself ---- */
