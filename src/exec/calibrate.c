@@ -308,6 +308,15 @@ static void finish(fm__search *search, uint32_t winner) {
     }
 }
 
+/* What the last pass decides is whether to divide at all, and some gains are not above the noise of
+   a few runs: where runs are short it takes up to a quarter of the budget. */
+static uint32_t repeats_of_last(const fm__search *search, const fm__search_point *winner) {
+    double pair = winner->median + search->points[0].median;
+    double fits = search->options.budget_ns > 0 ? 0.25 * search->options.budget_ns / pair : 0;
+    double least = search->repeats + 2.0;
+    return (uint32_t)smaller(larger(fits, least), FM__SEARCH_REPEATS);
+}
+
 static void begin_last(fm__search *search, double winner) {
     uint32_t at = place(search, winner);
     double rise = 1 - search->options.rise;
@@ -319,8 +328,8 @@ static void begin_last(fm__search *search, double winner) {
     bool one = one_is_worth_it(search, &search->points[at]);
     search->before = search->points[place(search, winner)].median;
     begin_turns(search);
-    if (!spent(search, 0.5) && search->repeats + 2 <= FM__SEARCH_REPEATS)
-        search->repeats += 2; /* what is decided here is whether to divide at all */
+    if (!spent(search, 0.5))
+        search->repeats = repeats_of_last(search, &search->points[at]);
     search->last = true;
     add_turn(search, 0);
     add_turn(search, winner);

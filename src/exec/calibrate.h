@@ -12,7 +12,7 @@
 enum {
     FM__SEARCH_POINTS = 64, /* the grid has at most 21, the rest lie between its steps */
     FM__SEARCH_GRID = 21,
-    FM__SEARCH_REPEATS = 8,
+    FM__SEARCH_REPEATS = 12,
     FM__SEARCH_PASSES = 9, /* the first looks around, the last compares with the units alone */
     /* Measurements of a search with the default options, at most: 28 candidates thrice, six passes
        of up to 4, and the last, twice where it was disturbed. */

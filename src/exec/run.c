@@ -26,7 +26,16 @@ static uint32_t count_entries(const fm__piece *piece) {
     return n > 1 ? n : 1;
 }
 
-/* The piece as entries of a submission: all waits but the last are entries of their own. */
+/* Whether another unit waits for the piece, or the end of the run does. */
+static bool is_awaited(const fm__layout *layout, const fm__piece *piece) {
+    for (uint32_t i = 0; i < layout->n_piece; i++)
+        if (layout->pieces[i].wait[piece->unit] == piece->signal)
+            return true;
+    return piece->signal == layout->span;
+}
+
+/* The piece as entries of a submission: all waits but the last are entries of their own. A signal
+   that nobody waits for is left out: to a GPU's queue, or from it, it takes microseconds. */
 static void add_segments(fm__exec *exec, const fm__piece *piece) {
     fm__segment *segments = exec->segments[piece->unit];
     uint32_t *n = &exec->n_segment[piece->unit];
@@ -39,7 +48,8 @@ static void add_segments(fm__exec *exec, const fm__piece *piece) {
         segments[*n].wait_value = piece->wait[v];
     }
     segments[*n].recording = piece->recording;
-    segments[*n].signal = &exec->timelines[piece->unit];
+    if (is_awaited(&exec->layout, piece))
+        segments[*n].signal = &exec->timelines[piece->unit];
     segments[(*n)++].signal_value = piece->signal;
 }
 

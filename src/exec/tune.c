@@ -23,6 +23,9 @@
 
 enum { STAGE_BALANCE, STAGE_FEWER, STAGE_MORE, STAGE_END };
 
+/* Runs of which so many fit into the budget are short: a change is then measured more often. */
+enum { SHORT = 80, SHORT_REPEATS = 5 };
+
 /* A change that takes that much more in its first run is not run again. */
 static const double CLEARLY_SLOWER = 1.1;
 /* Shares that differ by less of the shorter way to an end are one. */
@@ -212,6 +215,8 @@ static void begin_changes(fm__tune *tune) {
         }
     set_all(tune, tune->best, best);
     sort_classes(tune);
+    if (tune->best_ns * SHORT < tune->options.budget_ns && tune->options.repeats < SHORT_REPEATS)
+        tune->options.repeats = SHORT_REPEATS;
     tune->stage = best > 0 ? STAGE_BALANCE : STAGE_MORE;
     if (best >= 1)
         tune->stage = STAGE_END;

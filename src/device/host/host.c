@@ -61,16 +61,22 @@ void fm__host_await_inputs(fm__host *host, fm__timeline *timeline, uint64_t valu
     fm__timeline_wait(timeline, value);
 }
 
+uint64_t fm__host_arrive(fm__host *host) {
+    if (host->threads == 1)
+        return 0;
+    uint64_t ticket = atomic_fetch_add(&host->arrived, 1);
+    if (ticket % host->threads == host->threads - 1)
+        fm__counter_add(&host->met, 1);
+    return ticket / host->threads + 1;
+}
+
 /* A member's meeting before a recording: the leader may be waiting for another unit, whose threads
    may need this processor. */
 static void meet_before(fm__host *host, uint32_t member) {
-    uint64_t ticket = atomic_fetch_add(&host->arrived, 1);
-    const fm__host_awaited met = {.counter = &host->met, .value = ticket / host->threads + 1};
-    fm__host_work work = work_of(host, member);
-    if (ticket % host->threads == host->threads - 1) {
-        fm__counter_add(&host->met, 1);
+    const fm__host_awaited met = {.counter = &host->met, .value = fm__host_arrive(host)};
+    if (fm__counter_read(&host->met) >= met.value)
         return;
-    }
+    fm__host_work work = work_of(host, member);
     if (go_to_product(host->recording, 0, &work))
         fm__host_read_ahead(&work, &met);
     fm__counter_wait_soon(&host->met, met.value);

@@ -134,6 +134,8 @@ struct fm__host {
 typedef void fm__host_alone_fn(void *argument);
 void fm__host_meet(fm__host *host, const fm__host_work *ahead, fm__host_alone_fn *alone,
                    void *argument);
+/* The first half of a meeting: what host->met comes to once all have arrived. */
+uint64_t fm__host_arrive(fm__host *host);
 /* The leader's wait for what the recording that was announced needs of other units. */
 void fm__host_await_inputs(fm__host *host, fm__timeline *timeline, uint64_t value);
 /* A member's share of host->recording; all members call it between two meetings. */

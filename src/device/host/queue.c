@@ -71,34 +71,55 @@ static void reset(fm__host_recording *recording) {
         atomic_store_explicit(&recording->next[i], 0, memory_order_relaxed);
 }
 
-static void run_entry(fm__host *host, const fm__host_entry *entry) {
-    if (entry->recording != NULL) {
-        reset(entry->recording);
-        host->recording = entry->recording;
-        host->run = entry->run;
-        fm__counter_add(&host->announced, 1);
-        if (entry->wait != NULL)
-            fm__host_await_inputs(host, entry->wait, entry->wait_value);
-        entry->recording->span.begin_ns = fm__now_ns();
-        fm__host_meet(host, NULL, NULL, NULL);
-        fm__host_run(host, 0);
-        fm__host_meet(host, NULL, NULL, NULL);
-        entry->recording->span.end_ns = fm__now_ns();
-    } else if (entry->wait != NULL) {
-        fm__timeline_wait(entry->wait, entry->wait_value);
-    }
-    if (entry->signal != NULL)
-        fm__timeline_signal(entry->signal, entry->signal_value);
+/* The team may start on the entry's recording; returns what host->met comes to when it has. */
+static uint64_t open_entry(fm__host *host, const fm__host_entry *entry) {
+    reset(entry->recording);
+    host->recording = entry->recording;
+    host->run = entry->run;
+    fm__counter_add(&host->announced, 1);
+    if (entry->wait != NULL)
+        fm__host_await_inputs(host, entry->wait, entry->wait_value);
+    entry->recording->span.begin_ns = fm__now_ns();
+    return fm__host_arrive(host);
 }
 
+static void finish_entry(fm__host *host, const fm__host_entry *entry, uint64_t met) {
+    fm__counter_wait(&host->met, met);
+    fm__host_run(host, 0);
+    fm__host_meet(host, NULL, NULL, NULL);
+    entry->recording->span.end_ns = fm__now_ns();
+}
+
+/* Entry n, counted from 1, if it is there. */
+static const fm__host_entry *entry_at(fm__host_queue *queue, uint64_t n) {
+    return fm__counter_read(&queue->pushed) >= n ? &queue->ring[(n - 1) % FM__HOST_QUEUE] : NULL;
+}
+
+/* A signal to a GPU is a driver call of 5 us and more: the team starts meanwhile on what comes
+   next, if that needs no other unit. */
 void fm__host_lead(fm__host *host) {
     fm__host_queue *queue = &host->queue;
+    uint64_t met = 0;
+    bool opened = false;
     for (uint64_t n = 1;; n++) {
         fm__counter_wait(&queue->pushed, n);
-        const fm__host_entry *entry = &queue->ring[(n - 1) % FM__HOST_QUEUE];
+        const fm__host_entry *entry = entry_at(queue, n), *next = NULL;
         if (entry->stop)
             return;
-        run_entry(host, entry);
+        if (entry->recording != NULL) {
+            if (!opened)
+                met = open_entry(host, entry);
+            finish_entry(host, entry, met);
+        } else if (entry->wait != NULL) {
+            fm__timeline_wait(entry->wait, entry->wait_value);
+        }
+        if (entry->signal != NULL)
+            next = entry_at(queue, n + 1);
+        opened = next != NULL && next->recording != NULL && next->wait == NULL;
+        if (opened)
+            met = open_entry(host, next);
+        if (entry->signal != NULL)
+            fm__timeline_signal(entry->signal, entry->signal_value);
         fm__counter_set(&queue->done, n); /* from here on the ring's place may be written again */
     }
 }
