@@ -18,6 +18,8 @@ static const double SECOND_NS = 1e9;
 /* What all measurements of a calibration may take, in seconds; each tape gets its part of what is
    left. A search whose few runs take longer is finished all the same. */
 static const double BUDGET_S = 24;
+/* And where there are two searches for each tape. */
+static const double BUDGET_TWICE_S = 48;
 /* And of each tape of an estimate. */
 static const double ESTIMATE_S = 0.35;
 /* An arm that takes so many times the best is not run, nor one that would, by what its unit took
@@ -238,6 +240,10 @@ static bool tries_whole_products(const fm_engine *engine) {
     return engine->need.ring > 0 && engine->options.axis == FM_AXIS_AUTO;
 }
 
+static double budget_ns(const fm_engine *engine) {
+    return (tries_whole_products(engine) ? BUDGET_TWICE_S : BUDGET_S) * SECOND_NS;
+}
+
 static fm_status try_whole_products(fm__measure *m, fm__bucket *bucket,
                                     const fm__tune_options *options, fm__tune *search,
                                     calibrator *c, fm_error *error) {
@@ -287,7 +293,7 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     fm__bucket *bucket = &engine->buckets[b];
     fm__measure *m = NULL;
     fm__tune *search = fm__alloc_zero(sizeof(*search));
-    double ns[FM__ARM_COUNT], left = BUDGET_S * SECOND_NS - c->spent_ns;
+    double ns[FM__ARM_COUNT], left = budget_ns(engine) - c->spent_ns;
     uint64_t begin_ns = fm__now_ns();
     if (!search)
         return fm__error_memory(error, "calibration", sizeof(*search));

@@ -6,7 +6,7 @@
  *
  *   one share   The search of calibrate.c, for all products at once.
  *   balance     A class on which the last unit is quicker than on the others gets a larger share:
- *               as the units' times in the fastest divided run say.
+ *               as the units' times in the fastest divided run say, and when they ended there.
  *   fewer       Where products are divided, the classes whose products are shortest are left
  *               whole, one after the other, as long as that is faster.
  *   more        Where one share for all was not worth it, the class with the longest product is
@@ -124,14 +124,27 @@ static bool differs(const fm__tune *tune) {
     return false;
 }
 
-/* First beside the one share for all, then each class by itself: a share for all that is off
-   because narrow products cannot be cut there says nothing of wide ones. */
+/* The share with which both units would have ended the class's products together in the fastest
+   divided run: a hand-over delays narrow products by a larger part than wide ones. */
+static double ending_together(const fm__tune *tune, uint32_t c) {
+    if (!has_times(tune, c))
+        return tune->search.best;
+    double share = tune->reference_share +
+                   tune->reference.late_ns[c] / (first_of(tune, c) + second_of(tune, c));
+    return share < LEAST_SHARE ? 0 : fmin(share, 1);
+}
+
+/* By the classes' ends; beside the one share for all; then each class by itself: a share for all
+   that is off because narrow products cannot be cut there says nothing of wide ones. */
 static bool propose_balance(fm__tune *tune) {
-    bool by_itself = tune->next == 1;
-    if (tune->n_class < 2 || tune->next++ > 1)
+    enum { BY_ENDS, BESIDE_ALL, BY_ITSELF, WAYS };
+    uint32_t way = tune->next++;
+    if (tune->n_class < 2 || way >= WAYS)
         return false;
     for (uint32_t c = 0; c < tune->n_class; c++)
-        tune->change[c] = balanced(tune, c, by_itself ? 0 : tune->search.best);
+        tune->change[c] = way == BY_ENDS
+                              ? ending_together(tune, c)
+                              : balanced(tune, c, way == BY_ITSELF ? 0 : tune->search.best);
     return true;
 }
 
@@ -321,6 +334,23 @@ static double first_part(const fm__plan *plan, const uint8_t *class_of, const do
     return all > 0 ? first / all : 0;
 }
 
+static bool ends_in_product(const fm__plan *plan, const uint8_t *class_of,
+                            const fm__exec_span *span) {
+    uint32_t i = span->last_op;
+    return class_of[i] != FM__TUNE_NO_CLASS && plan->ops[i].n_range > 1 &&
+           span->span.end_ns > span->span.begin_ns;
+}
+
+/* What the first unit's piece ended later than the last unit's part of the same product. */
+static double late_ns(const fm__plan *plan, const uint8_t *class_of, const fm__exec_span *first,
+                      const fm__exec_span *spans, uint32_t n_span, uint32_t n_unit) {
+    for (uint32_t s = 0; s < n_span; s++)
+        if (spans[s].unit == n_unit - 1 && spans[s].last_op == first->last_op &&
+            ends_in_product(plan, class_of, &spans[s]))
+            return (double)first->span.end_ns - (double)spans[s].span.end_ns;
+    return 0;
+}
+
 void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_unit,
                         const uint8_t *class_of, const double *work, const fm__exec_span *spans,
                         uint32_t n_span) {
@@ -333,7 +363,13 @@ void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_
                                                 : NULL;
         if (of == NULL || all <= 0 || span->busy_ns <= 0)
             continue;
-        for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++)
-            of[c] += span->busy_ns * work_in(plan, class_of, work, span, c) / all;
+        double late = span->unit == 0 && ends_in_product(plan, class_of, span)
+                          ? late_ns(plan, class_of, span, spans, n_span, n_unit)
+                          : 0;
+        for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++) {
+            double part = work_in(plan, class_of, work, span, c) / all;
+            of[c] += span->busy_ns * part;
+            times->late_ns[c] += late * part;
+        }
     }
 }

@@ -28,6 +28,10 @@ typedef struct fm__tune_times {
     /* What the first and the last unit worked at the products of each class, where several units
        compute products; 0: unknown. */
     double first_ns[FM__TUNE_CLASSES], second_ns[FM__TUNE_CLASSES];
+    /* How much later the first unit ended its parts of each class than the last unit, all of them
+       together; below 0: earlier. Hand-overs are in it, as they delay one unit more than the other.
+     */
+    double late_ns[FM__TUNE_CLASSES];
     double first_part; /* the plan's part of the work for the first unit; 0: unknown */
 } fm__tune_times;
 

@@ -270,6 +270,21 @@ static void decoding_beside_an_h200(void **state) {
     chain_finish(&c);
 }
 
+/* A unit that begins late loses more of a narrow product than of a wide one, and gets less of it. */
+static void narrow_products_feel_a_late_begin(void **state) {
+    (void)state;
+    chain c;
+    fm__tune tune;
+    double at = 0;
+    chain_init(&c, (fm__null_options){.bytes_per_ns = 10, .dispatch_ns = 500},
+               (fm__null_options){.bytes_per_ns = 4, .dispatch_ns = 12000}, 1);
+    double uniform = best_uniform(&c, &at);
+    tune_chain(&c, &tune, 0);
+    double found = run_shares(&c, tune.best).ns;
+    assert_true(tune.best[0] < 0.97 * tune.best[4] && found < 0.99 * uniform);
+    chain_finish(&c);
+}
+
 static void a_budget_ends_the_tuning(void **state) {
     (void)state;
     chain c;
@@ -342,6 +357,7 @@ int main(void) {
         cmocka_unit_test(the_share_of_a_step_is_found), cmocka_unit_test(each_class_gets_its_share),
         cmocka_unit_test(decoding_beside_an_h200),      cmocka_unit_test(a_budget_ends_the_tuning),
         cmocka_unit_test(nothing_that_can_be_run),      cmocka_unit_test(an_excess_is_seen),
+        cmocka_unit_test(narrow_products_feel_a_late_begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
