@@ -266,16 +266,34 @@ static double risen_above(const fm__search *search, double share, double best) {
     return 2;
 }
 
+/* How far a neighbour of `share` lies from it. */
+static double distance(const fm__search *search, double share) {
+    return search->width * larger(smaller(share, 1 - share), 0.02);
+}
+
+/* The highest share that a hint may name: a neighbour's distance beyond what was measured to be no
+   more than a bump above the best. The winner of a few runs may be that by noise. */
+static double reach(const fm__search *search, double winner, double best) {
+    double furthest = winner;
+    for (uint32_t i = 0; i < search->n_point; i++) {
+        const fm__search_point *p = &search->points[i];
+        if (p->n > 0 && p->share > furthest && p->median <= best * (1 + search->options.rise))
+            furthest = p->share;
+    }
+    return furthest + distance(search, furthest);
+}
+
 /* The winner so far, a neighbour at each side, and a share that is thought to be better. */
 static void begin_middle(fm__search *search, double winner, double hint) {
     double best = search->points[place(search, winner)].median;
-    double away = search->width * larger(smaller(winner, 1 - winner), 0.02);
+    double away = distance(search, winner);
     double right = smaller(winner + away, 0.5 * (winner + risen_above(search, winner, best)));
     begin_turns(search);
     add_turn(search, winner);
     add_turn(search, winner - away > LEAST_SHARE ? winner - away : -1);
     add_turn(search, right);
-    if (hint > LEAST_SHARE && fabs(hint - winner) > 0.1 * away && hint < winner + away)
+    if (hint > LEAST_SHARE && fabs(hint - winner) > 0.1 * away &&
+        hint < reach(search, winner, best))
         add_turn(search, hint);
     search->current = search->set[0];
 }

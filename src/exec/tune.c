@@ -7,6 +7,8 @@
  *   one share   The search of calibrate.c, for all products at once.
  *   balance     A class on which the last unit is quicker than on the others gets a larger share:
  *               as the units' times in the fastest divided run say, and when they ended there.
+ *   each        The same for one class after the other, where that may be worth it: borders are
+ *               multiples of many columns, and narrow products may have the better ones already.
  *   fewer       Where products are divided, the classes whose products are shortest are left
  *               whole, one after the other, as long as that is faster.
  *   more        Where one share for all was not worth it, the class with the longest product is
@@ -21,7 +23,7 @@
 
 #include "exec/median.h"
 
-enum { STAGE_BALANCE, STAGE_FEWER, STAGE_MORE, STAGE_END };
+enum { STAGE_BALANCE, STAGE_EACH, STAGE_FEWER, STAGE_MORE, STAGE_END };
 
 /* Runs of which so many fit into the budget are short: a change is then measured more often. */
 enum { SHORT = 80, SHORT_REPEATS = 5 };
@@ -148,6 +150,20 @@ static bool propose_balance(fm__tune *tune) {
     return true;
 }
 
+/* One class, so that both units end together; where the time between their ends, which is the most
+   that it can save, is not worth a change the class is left out. */
+static bool propose_each(fm__tune *tune) {
+    memcpy(tune->change, tune->best, sizeof tune->change);
+    while (tune->next < tune->n_class) {
+        uint32_t c = tune->order[tune->next++];
+        if (fabs(tune->reference.late_ns[c]) > tune->options.worth * tune->reference_ns) {
+            tune->change[c] = ending_together(tune, c);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Of the classes from the shortest product on, number `next` is left whole; never the last one. */
 static bool propose_fewer(fm__tune *tune) {
     memcpy(tune->change, tune->best, sizeof tune->change);
@@ -171,6 +187,7 @@ static void next_change(fm__tune *tune) {
         tune->options.budget_ns > 0 && tune->spent_ns + 2 * tune->best_ns > tune->options.budget_ns;
     while (!broke && tune->stage != STAGE_END) {
         bool found = tune->stage == STAGE_BALANCE ? propose_balance(tune)
+                     : tune->stage == STAGE_EACH  ? propose_each(tune)
                      : tune->stage == STAGE_FEWER ? propose_fewer(tune)
                                                   : propose_more(tune);
         if (found && differs(tune)) {
@@ -178,7 +195,7 @@ static void next_change(fm__tune *tune) {
             return;
         }
         if (!found) {
-            tune->stage = tune->stage == STAGE_BALANCE ? STAGE_FEWER : STAGE_END;
+            tune->stage = tune->stage < STAGE_FEWER ? tune->stage + 1 : STAGE_END;
             tune->next = 0;
         }
     }
@@ -192,7 +209,7 @@ static void end_change(fm__tune *tune, bool better, double ns) {
         tune->best_ns = ns;
         tune->best_part = tune->change_part;
     }
-    if (tune->stage != STAGE_BALANCE && !better)
+    if (tune->stage >= STAGE_FEWER && !better)
         tune->stage = STAGE_END;
     next_change(tune);
 }
