@@ -15,28 +15,17 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu/cpu.h"
 #include "cpu/x86/linear_amx.h"
 #include "cpu/x86/tile_amx.h"
+#include "lab.h"
 
 enum { MAX_THREADS = 64, NEAR = 64 * 1024, FAR = 768 * 1024 };
 
 static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *need(size_t bytes) {
-    void *p = fm__alloc_zero(bytes);
-    if (p == NULL)
-        exit(1);
-    return p;
+    return 1e-9 * (double)fm__now_ns();
 }
 
 /* ---- processors ---- */

@@ -7,11 +7,10 @@
  * One thread. Few rows read another layer each time, so that keys and values come from memory.
  * Caches take turns (A B B A); the minimum of all rounds is printed, in ns for a key and head.
  */
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu/cpu.h"
+#include "lab.h"
 
 enum { ROUNDS = 8, COLD_BYTES = 256 << 20 };
 
@@ -41,20 +40,7 @@ typedef struct bench {
     void *scratch;
 } bench;
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void *need(size_t bytes) {
-    void *memory = fm__alloc(bytes);
-    if (memory == NULL)
-        fprintf(stderr, "out of memory\n");
-    return memory;
-}
-
-static bool make(bench *b, const shape *s, fm__cache_type type, const fm__kernels *kernels) {
+static void make(bench *b, const shape *s, fm__cache_type type, const fm__kernels *kernels) {
     fm__random random;
     fm__random_seed(&random, 1);
     uint32_t length = s->depth + s->rows, width = s->kv_heads * s->dim;
@@ -76,10 +62,6 @@ static bool make(bench *b, const shape *s, fm__cache_type type, const fm__kernel
     b->out = need((size_t)s->rows * s->heads * s->dim * sizeof(float));
     b->scratch = need(FM__ATTENTION_SCRATCH);
     float *k = need(2 * width * sizeof *k);
-    if (!b->cache || !b->table || !b->position || !b->sequence || !b->q || !b->out || !b->scratch ||
-        !k)
-        return false;
-    memset(b->cache, 0, b->group.n_layer * layer);
     for (uint32_t p = 0; p < b->group.n_page; p++)
         b->table[p] = p;
     for (uint32_t i = 0; i < length; i++) {
@@ -104,7 +86,6 @@ static bool make(bench *b, const shape *s, fm__cache_type type, const fm__kernel
                                 .pages = b->pages,
                                 .n_group = 1};
     fm__free(k);
-    return true;
 }
 
 static void drop(bench *b) {
@@ -132,28 +113,24 @@ static double once(const bench *b, const shape *s, const fm__kernels *kernels) {
                                .kv_end = s->kv_heads,
                                .scratch = b->scratch};
     uint32_t calls = s->rows > 1 ? 1 : b->group.n_layer > 1 ? b->group.n_layer : 300;
-    uint64_t begin = now_ns();
+    double begin = cpu_seconds();
     for (uint32_t i = 0; i < calls; i++) {
         args.layer_base = b->cache + i % b->group.n_layer * layer;
         kernels->attention[b->group.type](&args);
     }
-    return (double)(now_ns() - begin) / calls;
+    return 1e9 * (cpu_seconds() - begin) / calls;
 }
 
 int main(int argc, char **argv) {
     fm__kernels kernels;
-    fm_error error;
-    if (fm__kernels_get(&kernels, argc > 1 ? argv[1] : "auto", &error) != FM_OK) {
-        fprintf(stderr, "%s: %s\n", error.place, error.message);
-        return 1;
-    }
+    MUST(fm__kernels_get(&kernels, argc > 1 ? argv[1] : "auto", why));
     printf("%-40s %9s %9s %7s  (%s, ns a key and head)\n", "", "f16", "q8_0", "ratio",
            kernels.rung);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const shape *s = &shapes[i];
         bench b[2] = {0};
-        if (!make(&b[0], s, FM__CACHE_F16, &kernels) || !make(&b[1], s, FM__CACHE_Q8_0, &kernels))
-            return 1;
+        make(&b[0], s, FM__CACHE_F16, &kernels);
+        make(&b[1], s, FM__CACHE_Q8_0, &kernels);
         double best[2] = {1e30, 1e30};
         for (int r = 0; r < 2 * ROUNDS; r++) {
             int which = (r + 1) / 2 % 2;

@@ -8,35 +8,20 @@
  * One thread, processor time, the best of REPEATS, the two rungs taking turns.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "avxvnni_emulated.h"
 #include "cpu/probe.h"
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *need(size_t bytes) {
-    void *p = fm__alloc_zero(bytes);
-    if (p == NULL)
-        exit(1);
-    return p;
-}
+#include "lab.h"
 
 static double roof(uint32_t repeats) {
     const uint64_t rounds = 2000000;
     double best = 1e9;
     for (uint32_t i = 0; i < repeats; i++) {
-        const double begin = now();
+        const double begin = cpu_seconds();
         const volatile uint64_t sink = test_avxvnni_emulated_probe(rounds);
         (void)sink;
-        const double took = now() - begin;
+        const double took = cpu_seconds() - begin;
         best = took < best ? took : best;
     }
     return (double)rounds * FM__PROBE_INT8_AVXVNNI / best * 1e-9;
@@ -80,9 +65,9 @@ static void bench(const fm__kernels *avx2, const fm__kernels *vnni, size_t type,
     for (uint32_t i = 0; i < 2 * repeats; i++) {
         const int which = (int)(i & 1) ^ (int)(i >> 1 & 1);
         args.out = which ? other : out;
-        const double begin = now();
+        const double begin = cpu_seconds();
         (which ? vnni : avx2)->linear[type][0].fn(&args);
-        const double took = now() - begin;
+        const double took = cpu_seconds() - begin;
         best[which] = took < best[which] ? took : best[which];
     }
     const double work = 2e-9 * n * k * tokens;
@@ -112,8 +97,7 @@ int main(int argc, char **argv) {
         return 77;
     }
     fm__kernels avx2, vnni;
-    if (fm__kernels_get(&avx2, "avx2", NULL) != FM_OK)
-        return 1;
+    MUST(fm__kernels_get(&avx2, "avx2", why));
     vnni = avx2;
     test_avxvnni_emulated_fill(&vnni);
     for (size_t i = 0; i < fm__type_count(); i++)

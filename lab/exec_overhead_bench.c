@@ -7,11 +7,10 @@
  *
  *     exec_overhead_bench [RUNS]           microseconds a layer, least and median of RUNS runs
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "exec/exec.h"
+#include "lab.h"
 
 enum { LAYERS = 28, WIDTH = 64, ROWS = 1, PRODUCTS = 6, MOST_RUNS = 100000 };
 
@@ -27,19 +26,10 @@ typedef struct bench {
     fm__run_status status;
 } bench;
 
-static fm_error why;
-
-static void check(fm_status status) {
-    if (status == FM_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", why.place, why.message);
-    exit(1);
-}
-
 static void make_weights(bench *b) {
     const fm__type *type = fm__type_get(FM__Q8_0);
     size_t row_bytes = WIDTH / type->block * type->block_bytes;
-    uint8_t *row = calloc(1, row_bytes);
+    uint8_t *row = need(row_bytes);
     b->table = (fm__weight){.name = "table",
                             .role = FM__ROLE_GATHER,
                             .type = type,
@@ -58,9 +48,7 @@ static void make_weights(bench *b) {
                              .panels = WIDTH / FM__PANEL_ROWS,
                              .layout = fm__panel_layout_of(type, WIDTH)};
     b->matrix.bytes = b->matrix.panels * b->matrix.layout.stride;
-    uint8_t *panels = calloc(1, b->matrix.bytes);
-    if (row == NULL || panels == NULL)
-        exit(1);
+    uint8_t *panels = need(b->matrix.bytes);
     const void *rows[FM__PANEL_ROWS];
     for (int r = 0; r < FM__PANEL_ROWS; r++)
         rows[r] = row;
@@ -92,7 +80,7 @@ static int16_t products(bench *b, int layer, int16_t x, int n) {
 }
 
 static void make_tape(bench *b) {
-    check(fm__tape_create(&b->tape, ROWS, 1, &why));
+    MUST(fm__tape_create(&b->tape, ROWS, 1, why));
     b->tape->weights = b->weights;
     b->tape->n_weight = 2;
     int16_t x = tensor(b, FM__ACT_F32);
@@ -108,15 +96,15 @@ static void make_tape(bench *b) {
     op->in[0] = x;
     op->out = b->tape->hidden =
         fm__tape_tensor(b->tape, "hidden", FM__ACT_F32, WIDTH, FM__ROWS_OUTPUT, FM__SLOT_OUTPUT);
-    check(fm__tape_finish(b->tape, &why));
+    MUST(fm__tape_finish(b->tape, why));
 }
 
 static void open_units(bench *b, bool host) {
     const fm__null_options null = {.memory_bytes = 1 << 26};
     for (int u = 0; u < 2; u++) {
         const fm__host_options team = {.threads = 1, .cpus = &(int){u}};
-        check(host ? fm__device_host_create(&b->units[u], &team, &why)
-                   : fm__device_null_create(&b->units[u], &null, &why));
+        MUST(host ? fm__device_host_create(&b->units[u], &team, why)
+                  : fm__device_null_create(&b->units[u], &null, why));
     }
     static const int32_t token[ROWS];
     static const uint32_t zeros[ROWS];
@@ -130,8 +118,8 @@ static void open_units(bench *b, bool host) {
     const size_t bytes[2] = {b->tape->scratch_bytes, b->tape->output_bytes};
     b->run = (fm__run){.batch = &batch, .status = &b->status};
     for (int slot = 0; slot < 2; slot++) {
-        check(fm__device_buffer_create(b->units[0], bytes[slot], FM__MEMORY_HOST, &b->buffers[slot],
-                                       &why));
+        MUST(fm__device_buffer_create(b->units[0], bytes[slot], FM__MEMORY_HOST, &b->buffers[slot],
+                                      why));
         b->run.buffers[slot] = b->buffers[slot];
     }
 }
@@ -152,12 +140,12 @@ static int ascending(const void *a, const void *b) {
 static void time_runs(bench *b, double share, fm__deps deps, double *us, uint32_t n) {
     const fm__plan_options options = {
         .shares = {1 - share, share}, .axis = FM__AXIS_CHANNELS, .deps = deps};
-    check(fm__plan_make(&b->plan, b->tape, b->units, 2, &options, &why));
-    check(fm__exec_create(&b->exec, b->tape, b->plan, b->units, 2, &why));
+    MUST(fm__plan_make(&b->plan, b->tape, b->units, 2, &options, why));
+    MUST(fm__exec_create(&b->exec, b->tape, b->plan, b->units, 2, why));
     for (uint32_t i = 0; i < n + 10; i++) {
         uint64_t point = 0, begin = fm__now_ns();
-        check(fm__exec_submit(b->exec, &b->run, &point, &why));
-        check(fm__exec_wait(b->exec, point, &b->run, &why));
+        MUST(fm__exec_submit(b->exec, &b->run, &point, why));
+        MUST(fm__exec_wait(b->exec, point, &b->run, why));
         if (i >= 10)
             us[i - 10] = (double)(fm__now_ns() - begin) / 1e3;
     }
@@ -197,7 +185,7 @@ int main(int argc, char **argv) {
     measure(&b, false, us, (uint32_t)n);
     measure(&b, true, us, (uint32_t)n);
     fm__tape_destroy(&b.tape);
-    free((void *)(uintptr_t)b.table.host);
-    free((void *)(uintptr_t)b.matrix.host);
+    fm__free((void *)(uintptr_t)b.table.host);
+    fm__free((void *)(uintptr_t)b.matrix.host);
     return 0;
 }

@@ -10,12 +10,11 @@
  * product; the weights of one run do not fit into a cache.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cpu/cpu.h"
 #include "device/vulkan/vulkan.h"
+#include "lab.h"
 
 enum { RUNS = 9, MOST_COPIES = 32, MOST_WEIGHTS = 2 * MOST_COPIES + 1 };
 static const size_t COLD_BYTES = (size_t)384 << 20; /* of weights in one run */
@@ -38,26 +37,6 @@ typedef struct subject {
     fm__batch_view batch;
     int16_t in, out;
 } subject;
-
-static void die(const fm_error *why) {
-    fprintf(stderr, "%s: %s\n", why->place, why->message);
-    exit(1);
-}
-
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        fm_error why_ = {0};                                                                       \
-        fm_error *why = &why_;                                                                     \
-        if ((call) != FM_OK)                                                                       \
-            die(why);                                                                              \
-    } while (0)
-
-static void *need(size_t bytes) {
-    void *p = fm__alloc_zero(bytes);
-    if (p == NULL)
-        die(&(fm_error){.place = "memory", .message = "there is not enough"});
-    return p;
-}
 
 /* ---- content ---- */
 
@@ -271,7 +250,7 @@ static void bench_one(const bench *b, const char *type, uint32_t n, uint32_t k, 
         if (strcmp(fm__type_at(i)->name, type) == 0)
             s->type = fm__type_at(i);
     if (s->type == NULL || tokens == 0 || n == 0 || k % s->type->block != 0)
-        die(&(fm_error){.place = "shape", .message = "no such type, or K does not fit its block"});
+        die("shape", "no such type, or K does not fit its block");
     s->n = n;
     s->k = k;
     s->tokens = tokens;
@@ -357,7 +336,7 @@ static int options(bench *b, fm__vulkan_options *device, fm__vulkan_trial *trial
                 known = true;
             }
         if (!known)
-            die(&(fm_error){.place = "option", .message = "unknown"});
+            die("option", "unknown");
     }
     return i;
 }

@@ -256,6 +256,8 @@ static fm_status measure(comparison *c, uint32_t length, uint32_t arm, int round
     for (uint32_t i = 0; i < c->n_decode; i++) {
         int32_t id = cli_argmax(logits, vocab);
         hash = mix(hash, id);
+        if ((status = cli_check_interrupt(error)) != FM_OK)
+            return status;
         begin = cli_now_ms();
         if ((status = fm_session_decode(c->session, id, &logits, error)) != FM_OK)
             return status;
@@ -297,8 +299,8 @@ static fm_status measure_batches(comparison *c, fm_error *error) {
     fm_status status = FM_OK;
     for (uint32_t a = 0; a < c->n_arm; a++)
         for (uint32_t l = 0; l < c->n_length && c->arms[a] == FM_ARM_SPLIT; l++)
-            if (status == FM_OK)
-                status = cli_interrupted() ? FM_ERROR_CANCELLED : measure_batch(c, l, a, error);
+            if (status == FM_OK && (status = cli_check_interrupt(error)) == FM_OK)
+                status = measure_batch(c, l, a, error);
     return status;
 }
 
@@ -310,7 +312,9 @@ static fm_status measure_all(comparison *c, fm_error *error) {
             for (uint32_t i = 0; status == FM_OK && i < c->n_arm; i++) {
                 uint32_t arm = fm_lab_order(c->n_arm, (uint32_t)(round + 1), i);
                 cli_progress(NULL, "measuring", done++, total);
-                status = cli_interrupted() ? FM_ERROR_CANCELLED : measure(c, l, arm, round, error);
+                status = cli_check_interrupt(error);
+                if (status == FM_OK)
+                    status = measure(c, l, arm, round, error);
             }
     if (status == FM_OK)
         status = measure_batches(c, error);
@@ -531,9 +535,7 @@ int cli_bench_arms(const cli_args *args) {
     if (status == FM_OK)
         status = measure_all(c, &error);
     cli_progress_end();
-    if (cli_interrupted())
-        code = CLI_INTERRUPTED;
-    else if (status != FM_OK)
+    if (status != FM_OK)
         code = cli_fail(&error);
     else if (args->json)
         code = print_json(c);

@@ -167,8 +167,6 @@ int cli_bench_kernels(const cli_args *args) {
     fm_status status = fm_lab_kernels(&options, on_kernel, &o, &error);
     if (o.format == CLI_JSON && o.begun)
         puts("\n]}");
-    if (cli_interrupted())
-        return CLI_INTERRUPTED;
     if (status != FM_OK)
         return cli_fail(&error);
     if (o.bad > 0)

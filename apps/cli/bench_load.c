@@ -75,8 +75,11 @@ static fm_status step(loads *l, uint32_t which, uint32_t round, fm_error *error)
 static fm_status measure(loads *l, fm_error *error) {
     fm_status status = step(l, FM_LAB_READ_AGAIN, 0, error);
     for (uint32_t round = 0; round < l->rounds; round++)
-        for (uint32_t i = 0; i < STEPS && status == FM_OK && !cli_interrupted(); i++)
-            status = step(l, round % 2 ? STEPS - 1 - i : i, round, error);
+        for (uint32_t i = 0; i < STEPS && status == FM_OK; i++) {
+            status = cli_check_interrupt(error);
+            if (status == FM_OK)
+                status = step(l, round % 2 ? STEPS - 1 - i : i, round, error);
+        }
     return status;
 }
 
@@ -158,8 +161,6 @@ int cli_bench_load(const cli_args *args) {
     l.rounds = args->repeats_set ? args->repeats : DEFAULT_ROUNDS;
     cli_catch_interrupt(NULL);
     fm_status status = measure(&l, &error);
-    if (cli_interrupted())
-        return CLI_INTERRUPTED;
     if (status != FM_OK)
         return cli_fail(&error);
     if (args->json)

@@ -117,7 +117,7 @@ int cli_bench_probe(const cli_args *args) {
     cli_progress_end();
     fm_machine_destroy(&machine);
     if (status != FM_OK)
-        return cli_interrupted() ? CLI_INTERRUPTED : cli_fail(&error);
+        return cli_fail(&error);
     json_t *root = json_loads(json, 0, &fault);
     int code = CLI_OK;
     if (root == NULL)

@@ -183,7 +183,9 @@ static fm_status run_prompt(speed *s, uint32_t n, uint32_t batch, const float **
     fm_status status = FM_OK;
     for (uint32_t end = at + n; status == FM_OK && at < end;) {
         uint32_t now = end - at < batch ? end - at : batch;
-        status = fm_session_prefill(s->session, s->ids + at, now, logits, error);
+        status = cli_check_interrupt(error);
+        if (status == FM_OK)
+            status = fm_session_prefill(s->session, s->ids + at, now, logits, error);
         at += now;
         add_ops(s);
     }
@@ -193,8 +195,11 @@ static fm_status run_prompt(speed *s, uint32_t n, uint32_t batch, const float **
 static fm_status run_gen(speed *s, uint32_t n, const float **logits, fm_error *error) {
     uint32_t at = fm_session_length(s->session);
     fm_status status = FM_OK;
-    for (uint32_t i = 0; status == FM_OK && i < n; i++)
-        status = fm_session_decode(s->session, s->ids[at + i], logits, error);
+    for (uint32_t i = 0; status == FM_OK && i < n; i++) {
+        status = cli_check_interrupt(error);
+        if (status == FM_OK)
+            status = fm_session_decode(s->session, s->ids[at + i], logits, error);
+    }
     return status;
 }
 
@@ -206,8 +211,6 @@ static fm_status measure(speed *s, const test *t, uint64_t *hash, fm_error *erro
     if (status == FM_OK && t->n_depth > 0)
         status = run_prompt(s, t->n_depth, t->n_batch, &logits, error);
     for (int r = s->args->no_warmup ? 0 : -1; status == FM_OK && r < (int)s->repeats; r++) {
-        if (cli_interrupted())
-            return FM_ERROR_CANCELLED;
         status = fm_session_truncate(s->session, t->n_depth, error);
         s->ops = 0;
         double begin = cli_now_ms();
@@ -551,9 +554,7 @@ int cli_bench_speed(const cli_args *args) {
         fm_status status = run_models(s, &error);
         for (uint32_t i = 0; i < s->n_printer; i++)
             bench_print_end(&s->printers[i], commit(s));
-        if (cli_interrupted())
-            code = CLI_INTERRUPTED;
-        else if (status != FM_OK)
+        if (status != FM_OK)
             code = cli_fail(&error);
     }
     unload(s, true);

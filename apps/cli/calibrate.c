@@ -268,7 +268,7 @@ int cli_calibrate(const cli_args *args) {
         status = fm_lab_calibrate(engine, show, NULL, &found, &error);
     cli_progress_end();
     if (status != FM_OK)
-        code = cli_interrupted() ? CLI_INTERRUPTED : cli_fail(&error);
+        code = cli_fail(&error);
     else if (args->json)
         code = print_json(&found);
     else

@@ -12,6 +12,7 @@
 
 #include "fusionml/fusionml.h"
 
+/* INTERRUPTED: Ctrl-C came before the job was done, whatever was printed of it. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 /* The longest context that a model may declare, 2^24 tokens, of 16 bytes each. */
 enum { CLI_MOST_INPUT = 256 << 20 };
@@ -100,7 +101,8 @@ bool cli_numbers(const char *name, const cli_texts *texts, uint32_t least, uint3
 /* ---- common.c ---- */
 
 /* Prints "fusionml NAME: place: message" to stderr and returns CLI_FAILED. Fields of the library's
-   options are named as the command's options; where memory is too small, what sets the need. */
+   options are named as the command's options; where memory is too small, what sets the need. Where
+   Ctrl-C cancelled the work: "fusionml NAME: interrupted", and CLI_INTERRUPTED. */
 int cli_fail(const fm_error *error);
 int cli_fail_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* For messages. */
@@ -151,9 +153,13 @@ int cli_progress(void *user, const char *phase, uint64_t done, uint64_t total);
 void cli_progress_end(void);
 
 /* First Ctrl-C: cli_interrupted() turns true and a run of `engine` (may be NULL) is cancelled.
- * Second: exit 130. */
+   Second: exit 130. Where nothing is caught the first ends the program, which a shell shows as 130.
+ */
 void cli_catch_interrupt(fm_engine *engine);
 bool cli_interrupted(void);
+/* FM_ERROR_CANCELLED once Ctrl-C was pressed: one that comes between two runs cancels neither, so
+   loops ask. */
+fm_status cli_check_interrupt(fm_error *error);
 
 double cli_now_ms(void);
 uint64_t cli_hash_ids(const int32_t *ids, size_t n); /* FNV-1a, 64 bits, over little-endian int32 */

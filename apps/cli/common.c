@@ -53,6 +53,10 @@ static const char *option_of(const char *field) {
 }
 
 int cli_fail(const fm_error *error) {
+    if (error->status == FM_ERROR_CANCELLED && cli_interrupted()) {
+        cli_fail_text("interrupted");
+        return CLI_INTERRUPTED;
+    }
     /* other errors name the library's own things: "weights" may be what found no memory */
     bool about_option = error->status == FM_ERROR_ARGUMENT || error->status == FM_ERROR_LIMIT;
     const char *place = about_option ? option_of(error->place) : error->place;
@@ -385,6 +389,13 @@ void cli_catch_interrupt(fm_engine *engine) {
 
 bool cli_interrupted(void) {
     return atomic_load(&interrupts) > 0;
+}
+
+fm_status cli_check_interrupt(fm_error *error) {
+    if (!cli_interrupted())
+        return FM_OK;
+    *error = (fm_error){FM_ERROR_CANCELLED, "interrupted", ""};
+    return FM_ERROR_CANCELLED;
 }
 
 /* ---- small things ---- */

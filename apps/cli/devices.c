@@ -56,39 +56,43 @@ static fm_status self_test(const cli_args *args, fm_machine *machine, fm_error *
     return status;
 }
 
-/* Every Vulkan device in turn, software ones too, until one cannot be had. */
-static void list_vulkan(const cli_args *args, inventory *all) {
+/* Every Vulkan device in turn, software ones too, until one cannot be had. What a self-test ends
+   with is told and no reason to stop, but for Ctrl-C. */
+static fm_status list_vulkan(const cli_args *args, inventory *all, fm_error *error) {
     for (uint32_t index = 0; index < MAX_UNITS; index++) {
         fm_machine_options options = fm_machine_options_default();
         fm_machine *machine = NULL;
         fm_device_info info;
-        fm_error error = {0};
+        fm_error why = {0};
         char spelled[40];
+        if (cli_check_interrupt(error) != FM_OK)
+            return error->status;
         snprintf(spelled, sizeof spelled, "vulkan:%u", index);
         options.devices = spelled;
         options.cpu_rung = args->cpu;
         options.threads = args->threads;
-        if (fm_machine_create(&machine, &options, &error) != FM_OK) {
+        if (fm_machine_create(&machine, &options, &why) != FM_OK) {
             snprintf(all->reason, sizeof all->reason, "no %s%s: %s",
-                     index > 0 ? "further Vulkan device, " : "", spelled, error.message);
-            return;
+                     index > 0 ? "further Vulkan device, " : "", spelled, why.message);
+            return FM_OK;
         }
         if (fm_machine_device(machine, 0, &info, NULL) == FM_OK && find(all, &info) == NULL) {
-            if (self_test(args, machine, &error) != FM_OK)
-                fprintf(stderr, "%s: %s\n", spelled, error.message);
+            if (self_test(args, machine, &why) != FM_OK && !cli_interrupted())
+                fprintf(stderr, "%s: %s\n", spelled, why.message);
             fm_machine_device(machine, 0, &info, NULL);
             add(all, spelled, &info, false);
         }
         fm_machine_destroy(&machine);
     }
+    return FM_OK;
 }
 
-static void take_stock(const cli_args *args, inventory *all) {
+static fm_status take_stock(const cli_args *args, inventory *all, fm_error *error) {
     fm_device_info info;
     for (size_t i = 0; i < fm_machine_device_count(all->machine); i++)
         if (fm_machine_device(all->machine, i, &info, NULL) == FM_OK)
             add(all, info.name, &info, true);
-    list_vulkan(args, all);
+    return list_vulkan(args, all, error);
 }
 
 static void print_unit(const unit *u) {
@@ -176,7 +180,7 @@ int cli_devices(const cli_args *args) {
     if (status == FM_OK)
         status = self_test(args, all.machine, &error);
     if (status == FM_OK)
-        take_stock(args, &all);
+        status = take_stock(args, &all, &error);
     if (status != FM_OK)
         code = cli_fail(&error);
     else if (args->json)

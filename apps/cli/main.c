@@ -283,6 +283,20 @@ static void print_overview(FILE *to) {
             fm_version());
 }
 
+/* "bench" is a command, and the beginning of others. */
+static void print_subcommands(const cli_command *command) {
+    size_t bytes = strlen(command->name), n = 0;
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        const char *name = commands[i].name;
+        if (strncmp(name, command->name, bytes) != 0 || name[bytes] != ' ')
+            continue;
+        if (n++ == 0)
+            printf("\nSubcommands (`fusionml %s SUBCOMMAND --help`); without one, the first:\n",
+                   command->name);
+        printf("  %-12s %s\n", name + bytes + 1, commands[i].summary);
+    }
+}
+
 static int run_command(const cli_command *command, int argc, char **argv) {
     cli_args args;
     bool help = false;
@@ -293,6 +307,7 @@ static int run_command(const cli_command *command, int argc, char **argv) {
     if (!help)
         return command->run(&args);
     cli_help(command);
+    print_subcommands(command);
     return CLI_OK;
 }
 

@@ -36,6 +36,8 @@ static fm_status score_window(scorer *s, const int32_t *ids, size_t n, fm_error 
         }
     }
     for (size_t begin = 0; status == FM_OK && begin + 1 < n; begin += on->rows) {
+        if ((status = cli_check_interrupt(error)) != FM_OK)
+            break;
         size_t end = begin + on->rows < n - 1 ? begin + on->rows : n - 1;
         fm_batch_clear(on->batch); /* the last id is only a target */
         for (size_t i = begin; status == FM_OK && i < end; i++)
@@ -92,7 +94,7 @@ static fm_status score_ids_file(scorer *s, const char *text, size_t bytes, fm_er
     for (size_t i = 0; i < bytes; i++)
         total += text[i] == '\n';
     fm_status status = FM_OK;
-    for (size_t begin = 0; begin < bytes && status == FM_OK && !cli_interrupted(); number++) {
+    for (size_t begin = 0; begin < bytes && status == FM_OK; number++) {
         const char *newline = memchr(text + begin, '\n', bytes - begin);
         size_t end = newline != NULL ? (size_t)(newline - text) : bytes;
         int32_t *ids = NULL;
@@ -131,7 +133,7 @@ static fm_status score_text(scorer *s, const char *text, size_t bytes, uint32_t 
     }
     size_t lead = bos >= 0 ? 1 : 0, each = window - lead,
            n_window = each > 0 ? (n + each - 1) / each : 0;
-    for (size_t w = 0; status == FM_OK && w < n_window && !cli_interrupted(); w++) {
+    for (size_t w = 0; status == FM_OK && w < n_window; w++) {
         size_t take = n - w * each < each ? n - w * each : each;
         if (lead > 0)
             row[0] = bos;
@@ -178,8 +180,6 @@ int cli_perplexity(const cli_args *given) {
     int code = CLI_OK;
     if (status != FM_OK) {
         code = cli_fail(&error);
-    } else if (cli_interrupted()) {
-        code = CLI_INTERRUPTED;
     } else if (s.scored == 0) {
         code = cli_fail_text("nothing to score: a window needs at least two ids");
     } else {

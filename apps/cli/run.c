@@ -329,6 +329,8 @@ int cli_run(const cli_args *args) {
         report(&a);
         if (args->placement)
             cli_print_placement(a.engine);
+        if (code == CLI_OK && strcmp(a.reason, "interrupted") == 0)
+            code = CLI_INTERRUPTED;
     }
     return finish(&a) ? code : CLI_FAILED;
 }

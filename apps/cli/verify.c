@@ -109,6 +109,7 @@ static fm_status compare_logits(subject *s, const int32_t *ids, size_t n, const 
     fm_status status = FM_OK;
     for (size_t begin = 0; status == FM_OK && begin < n; begin += on->rows) {
         size_t end = begin + on->rows < n ? begin + on->rows : n;
+        status = cli_check_interrupt(error);
         fm_batch_clear(on->batch);
         for (size_t i = begin; status == FM_OK && i < end; i++)
             status = fm_batch_add(on->batch, on->session, ids[i], FM_OUTPUT_LOGITS, NULL, error);
@@ -151,7 +152,8 @@ static fm_status compare_greedy(subject *s, const float *logits, const int32_t *
             v->tokens++;
             v->tokens_equal += equal;
         }
-        if (i + 1 < n)
+        status = cli_check_interrupt(error);
+        if (status == FM_OK && i + 1 < n)
             status = fm_session_decode(s->on.session, greedy[i], &logits, error);
     }
     return status;
@@ -250,8 +252,8 @@ static bool check_vector(const subject *s, const json_t *vector, const char *pla
     return true;
 }
 
-/* Teacher-forced over one {"prompt", "input_ids", "greedy_ids", "margins"?}. */
-static bool check_continuation(subject *s, const json_t *entry, const char *place, verdict *v) {
+/* Teacher-forced over one {"prompt", "input_ids", "greedy_ids", "margins"?}. An exit status. */
+static int check_continuation(subject *s, const json_t *entry, const char *place, verdict *v) {
     const json_t *margins = json_object_get(entry, "margins"),
                  *prompt = json_object_get(entry, "prompt");
     int32_t *ids = NULL, *greedy = NULL;
@@ -260,7 +262,8 @@ static bool check_continuation(subject *s, const json_t *entry, const char *plac
     fm_error error = {0};
     bool equal = false, read = read_ids(entry, "input_ids", place, &ids, &n) &&
                                read_ids(entry, "greedy_ids", place, &greedy, &n_greedy);
-    fm_status status = FM_ERROR_FORMAT;
+    int code = CLI_FAILED;
+    fm_status status;
     if (read && s->args->margin_set && json_array_size(margins) != n_greedy) {
         snprintf(error.place, sizeof error.place, "%s", place);
         snprintf(error.message, sizeof error.message,
@@ -296,15 +299,15 @@ static bool check_continuation(subject *s, const json_t *entry, const char *plac
                         json_is_string(prompt) ? json_string_value(prompt) : "",
                         cli_argmax(logits, vocab), greedy[i]);
         }
-        if (i + 1 < n_greedy)
+        status = cli_check_interrupt(&error);
+        if (status == FM_OK && i + 1 < n_greedy)
             status = fm_session_decode(s->on.session, greedy[i], &logits, &error);
     }
-    if (status != FM_OK)
-        cli_fail(&error);
+    code = status == FM_OK ? CLI_OK : cli_fail(&error);
 done:
     free(ids);
     free(greedy);
-    return status == FM_OK;
+    return code;
 }
 
 static int verify_reference(subject *s, const char *model, const char *path, verdict *v) {
@@ -329,8 +332,8 @@ static int verify_reference(subject *s, const char *model, const char *path, ver
             code = CLI_FAILED;
     }
     json_array_foreach(greedy, i, entry) {
-        if (code == CLI_OK && !check_continuation(s, entry, path, v))
-            code = CLI_FAILED;
+        if (code == CLI_OK)
+            code = check_continuation(s, entry, path, v);
     }
     json_decref(root);
     return code;

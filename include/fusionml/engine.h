@@ -48,8 +48,9 @@ typedef struct fm_batch fm_batch;
 /* docs/numerics.md. AUTO: exact for quantised models, fast for float-weight ones. */
 typedef enum fm_class { FM_CLASS_AUTO = 0, FM_CLASS_EXACT = 1, FM_CLASS_FAST = 2 } fm_class;
 
-/* Called now and then while loading, from the calling thread; done and total in bytes. Return
-   non-zero to cancel (the load then fails with FM_ERROR_CANCELLED). */
+/* Called now and then while loading, from the calling thread; done and total in bytes for "packing
+   weights", in steps for what a GPU takes behind it: "testing kernels", "trying units together".
+   Return non-zero to cancel (the load then fails with FM_ERROR_CANCELLED). */
 typedef int fm_progress_callback(void *user, const char *phase, uint64_t done, uint64_t total);
 
 /* How work is divided between units, docs/guide/coexecution.md. */

@@ -361,8 +361,11 @@ fm_status fm__device_vulkan_create(fm__device **out, const fm__vulkan_options *o
                                    fm_error *error);
 /* How many fm__device_vulkan_create() can reach. */
 uint32_t fm__device_vulkan_count(bool allow_software);
+/* Asked before each kernel is made and tested; op: of the tape. Non-zero: stop (CANCELLED). */
+typedef int fm__self_test_callback(void *user, uint32_t op);
 /* Runs every kernel that the tape needs against the reference, at the tape's own shapes; those that
    differ in one bit are excluded: op_supports() then denies the ops that need them, naming it.
-   Fills *n_tested and *n_excluded (may be NULL). */
-fm_status fm__device_vulkan_self_test(fm__device *device, const fm__tape *tape, uint32_t *n_tested,
-                                      uint32_t *n_excluded, fm_error *error);
+   Fills *n_tested and *n_excluded (may be NULL). callback may be NULL. */
+fm_status fm__device_vulkan_self_test(fm__device *device, const fm__tape *tape,
+                                      fm__self_test_callback *callback, void *user,
+                                      uint32_t *n_tested, uint32_t *n_excluded, fm_error *error);

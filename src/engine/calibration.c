@@ -70,7 +70,7 @@ static double mean_share(const fm__tape_classes *classes, uint32_t n_op, const d
     return all > 0 ? sum / all : 0;
 }
 
-/* Searches; with a calibrator, tells how far it is. whole: for whole products. */
+/* Searches, and tells how far it is. whole: for whole products. */
 static fm_status tune(fm__measure *m, fm__bucket *bucket, const fm__tune_options *options,
                       bool whole, fm__tune *tune, calibrator *c, fm_error *error) {
     const fm__tape_classes *classes = fm__measure_classes(m);
@@ -86,8 +86,6 @@ static fm_status tune(fm__measure *m, fm__bucket *bucket, const fm__tune_options
             break;
         tune->spent_ns += beside;
         fm__tune_feed(tune, &times);
-        if (!c)
-            continue;
         uint32_t part = (uint32_t)(SEARCH_STEPS * tune->spent_ns / options->budget_ns);
         double first = tune->search.points[0].ns[0];
         status = report(c,
@@ -455,8 +453,16 @@ static double at_rows(double rows, const sample *a, double ns_a, const sample *b
     return ns_a + slope * (rows - a->rows);
 }
 
-static fm_status sample_bucket(fm_engine *engine, fm__bucket *bucket, sample *out,
-                               fm_error *error) {
+/* Who loads may end that here, too. */
+static int on_trial(void *user, const fm_lab_point *point) {
+    const fm_engine_options *o = user;
+    return o->progress
+               ? o->progress(o->progress_user, "trying units together", point->done, point->total)
+               : 0;
+}
+
+static fm_status sample_bucket(calibrator *c, fm__bucket *bucket, sample *out, fm_error *error) {
+    fm_engine *engine = c->engine;
     fm__measure *m = NULL;
     fm__tune *search = fm__alloc_zero(sizeof(*search));
     if (!search)
@@ -465,7 +471,8 @@ static fm_status sample_bucket(fm_engine *engine, fm__bucket *bucket, sample *ou
                                       .search = {.repeats = 1}};
     fm_status status = fm__measure_create(&m, engine, bucket, error);
     if (status == FM_OK)
-        status = tune(m, bucket, &options, false, search, NULL, error);
+        status = tune(m, bucket, &options, false, search, c, error);
+    c->done += TAPE_STEPS;
     if (status == FM_OK)
         status = time_arms(engine, m, search, out->ns, error);
     if (status == FM_OK)
@@ -531,9 +538,13 @@ fm_status fm__calibration_estimate(fm_engine *engine, fm_error *error) {
     while (last + 1 < engine->n_bucket && engine->buckets[last].tape->max_rows < SHORT_PROMPT &&
            engine->buckets[last + 1].tape->max_rows <= engine->context_length)
         last++;
-    fm_status status = sample_bucket(engine, &engine->buckets[0], &few, error);
+    calibrator c = {.engine = engine,
+                    .callback = on_trial,
+                    .user = &engine->options,
+                    .total = (last > 0 ? 2 : 1) * TAPE_STEPS};
+    fm_status status = sample_bucket(&c, &engine->buckets[0], &few, error);
     if (status == FM_OK && last > 0)
-        status = sample_bucket(engine, &engine->buckets[last], &many, error);
+        status = sample_bucket(&c, &engine->buckets[last], &many, error);
     for (uint32_t b = 1; b < engine->n_bucket && status == FM_OK; b++) {
         if (b != last)
             status = derive(engine, &engine->buckets[b], &few, &many, error);

@@ -156,11 +156,15 @@ static fm_status prepare(fm_engine *engine, fm__checkpoint **checkpoint, const f
     return FM_OK;
 }
 
-/* Trials are a help, not a need: without them the engine runs as one that is not calibrated. */
-static void estimate(fm_engine *engine) {
+/* Trials are a help, not a need: without them the engine runs as one that is not calibrated. Only
+   CANCELLED is an error. */
+static fm_status estimate(fm_engine *engine, fm_error *error) {
     fm_error why = {0};
-    if (fm__calibration_estimate(engine, &why) == FM_OK)
-        return;
+    fm_status status = fm__calibration_estimate(engine, &why);
+    if (status == FM_OK)
+        return FM_OK;
+    if (status == FM_ERROR_CANCELLED)
+        return fm__error(error, status, "load", "cancelled during trials of both units");
     fm__log(FM_LOG_WARNING, "trials of %s and %s together ended with: %s: %s; none is divided",
             engine->gpu->properties.name, engine->host->properties.name, why.place, why.message);
     for (uint32_t b = 0; b < engine->n_bucket; b++) {
@@ -170,6 +174,7 @@ static void estimate(fm_engine *engine) {
         bucket->whole_products = false;
         memset(bucket->predicted, 0, sizeof(bucket->predicted));
     }
+    return FM_OK;
 }
 
 /* Which arms there are follows from the units, the options and a calibration. */
@@ -178,10 +183,10 @@ static fm_status find_arms(fm_engine *engine, fm_error *error) {
     fm__arms_find(engine);
     fm__choose_init(engine);
     fm_status status = fm__calibration_load(engine, error);
+    if (status == FM_OK && fm__calibration_wants_estimate(engine))
+        status = estimate(engine, error);
     if (status != FM_OK)
         return status;
-    if (fm__calibration_wants_estimate(engine))
-        estimate(engine);
     fm__arms_find(engine);
     fm_arm arm = o->arm == FM_ARM_AUTO && o->split >= 0 ? FM_ARM_SPLIT : o->arm;
     status = fm__arms_check(engine, arm, error);

@@ -39,7 +39,20 @@ static void note_excluded(fm_engine *engine, const char *name) {
     pthread_mutex_unlock(&machine->lock);
 }
 
-static fm_status test_tape(fm_engine *engine, const fm__tape *tape, fm_error *error) {
+/* How far the tests of all tapes are, in ops. */
+typedef struct progress {
+    const fm_engine_options *options;
+    uint64_t done, total; /* done: of the tapes before */
+} progress;
+
+static int on_kernel(void *user, uint32_t op) {
+    const progress *p = user;
+    const fm_engine_options *o = p->options;
+    return o->progress ? o->progress(o->progress_user, "testing kernels", p->done + op, p->total)
+                       : 0;
+}
+
+static fm_status test_tape(fm_engine *engine, const fm__tape *tape, progress *p, fm_error *error) {
     /* Names as they are now: a kernel that is left out has none afterwards. */
     char(*names)[64] = fm__alloc_array(tape->n_op, sizeof(*names));
     if (!names)
@@ -51,7 +64,8 @@ static fm_status test_tape(fm_engine *engine, const fm__tape *tape, fm_error *er
     uint32_t n_tested = 0, n_excluded = 0;
     char all[256] = "";
     fm_status status =
-        fm__device_vulkan_self_test(engine->gpu, tape, &n_tested, &n_excluded, error);
+        fm__device_vulkan_self_test(engine->gpu, tape, on_kernel, p, &n_tested, &n_excluded, error);
+    p->done += tape->n_op;
     for (uint32_t i = 0; i < tape->n_op && status == FM_OK && n_excluded; i++) {
         if (names[i][0] && !fm__device_op_supports(engine->gpu, tape, &tape->ops[i], NULL)) {
             add_name(all, sizeof(all), names[i]);
@@ -71,7 +85,10 @@ fm_status fm__engine_self_test(fm_engine *engine, fm_error *error) {
         return FM_OK;
     /* Kernels are chosen by a tape's bound on rows, so each is tested. */
     fm_status status = FM_OK;
+    progress p = {.options = &engine->options};
+    for (uint32_t i = 0; i < engine->n_bucket; i++)
+        p.total += engine->buckets[i].tape->n_op;
     for (uint32_t i = 0; i < engine->n_bucket && status == FM_OK; i++)
-        status = test_tape(engine, engine->buckets[i].tape, error);
+        status = test_tape(engine, engine->buckets[i].tape, &p, error);
     return status;
 }

@@ -15,7 +15,7 @@ static fm__device *make_device(void) {
 
 static void expect_pass(fm__device *device, const fm__tape *tape) {
     uint32_t tested = 0, excluded = 1;
-    CHECK(fm__device_vulkan_self_test(device, tape, &tested, &excluded, why));
+    CHECK(fm__device_vulkan_self_test(device, tape, NULL, NULL, &tested, &excluded, why));
     for (uint32_t i = 0; i < tape->n_op; i++) {
         const char *reason = "";
         if (!fm__device_op_supports(device, tape, &tape->ops[i], &reason))
@@ -62,7 +62,7 @@ static void test_wrong_kernel(void **state) {
         model m;
         model_init(&m, FM__Q8_0, FM__Q4_K, rows, 1);
         uint32_t tested = 0, excluded = 0, denied = 0;
-        CHECK(fm__device_vulkan_self_test(device, m.tape, &tested, &excluded, why));
+        CHECK(fm__device_vulkan_self_test(device, m.tape, NULL, NULL, &tested, &excluded, why));
         for (uint32_t i = 0; i < m.tape->n_op; i++) {
             const fm__op *op = &m.tape->ops[i];
             bool product = op->kind == FM__OP_LINEAR || op->kind == FM__OP_LINEAR_GLU;
@@ -85,6 +85,32 @@ static void test_wrong_kernel(void **state) {
     fm__device_destroy(&device);
 }
 
+static int stop_at(void *user, uint32_t op) {
+    uint32_t *left = user;
+    (void)op;
+    return (*left)-- == 0;
+}
+
+/* Between any two kernels it ends when it is told to; the device is whole then. */
+static void test_cancel(void **state) {
+    (void)state;
+    fm__device *device = make_device();
+    model m;
+    model_init(&m, FM__Q8_0, FM__Q4_K, 5, 1);
+    for (uint32_t n = 0; n < 9; n += 4) {
+        uint32_t left = n, tested = 99, excluded = 99;
+        fm_error error = {0};
+        assert_int_equal(
+            fm__device_vulkan_self_test(device, m.tape, stop_at, &left, &tested, &excluded, &error),
+            FM_ERROR_CANCELLED);
+        assert_int_equal(tested, n);
+        assert_int_equal(excluded, 0);
+    }
+    expect_pass(device, m.tape);
+    model_finish(&m);
+    fm__device_destroy(&device);
+}
+
 int main(void) {
     if (fm__device_vulkan_count(true) == 0) {
         printf("skip: no Vulkan device\n");
@@ -94,6 +120,7 @@ int main(void) {
         cmocka_unit_test(test_model),
         cmocka_unit_test(test_float_model),
         cmocka_unit_test(test_wrong_kernel),
+        cmocka_unit_test(test_cancel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,10 +104,42 @@ static inline void session_poison(session *s) {
     }
 }
 
-static inline void run_once(session *s) {
+/* One run, whatever becomes of it. */
+static inline fm_status run_try(session *s, fm_error *error) {
     uint64_t point = 0;
-    CHECK(fm__exec_submit(s->exec, &s->run, &point, why));
-    CHECK(fm__exec_wait(s->exec, point, &s->run, why));
+    fm_status status = fm__exec_submit(s->exec, &s->run, &point, error);
+    return status == FM_OK ? fm__exec_wait(s->exec, point, &s->run, error) : status;
+}
+
+static inline void run_once(session *s) {
+    CHECK(run_try(s, why));
+}
+
+/* ---- a batch with a row that fails ---- */
+
+/* Of the embedding of token 5, the first block's (f16); returns what it was. */
+static inline uint16_t set_scale(model *m, uint16_t scale) {
+    const fm__weight *table = m->f.weights[m->embed];
+    uint8_t *row = (uint8_t *)(uintptr_t)table->host + 5 * table->row_bytes;
+    uint16_t before;
+    memcpy(&before, row, sizeof before);
+    memcpy(row, &scale, sizeof scale);
+    return before;
+}
+
+/* Tokens 1 to 9, of which the fifth has an infinite scale; returns what that was. */
+static inline uint16_t failing_batch(model *m) {
+    fixture_batch(&m->f, 9, 20, MODEL_VOCAB, 2);
+    for (int r = 0; r < 9; r++)
+        ((int32_t *)(uintptr_t)m->f.batch.token)[r] = r + 1;
+    return set_scale(m, 0x7C00);
+}
+
+static inline void run_fails(session *s) {
+    fm_error error = {0};
+    assert_int_equal(run_try(s, &error), FM_ERROR_NUMERIC);
+    assert_string_equal(error.place, "quantise h of layer 0");
+    assert_non_null(strstr(error.message, "row 4 (token 5 at position 24)"));
 }
 
 /* ---- conversations: prefill of 13 rows, then 3 single tokens ---- */

@@ -391,21 +391,10 @@ static void a_failure_names_op_and_token_in_every_mode(void **state) {
     for (int mode = 0; mode < N_MODE; mode++) {
         model m;
         model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
-        fixture_batch(&m.f, 9, 20, MODEL_VOCAB, 2);
-        for (int r = 0; r < 9; r++)
-            ((int32_t *)(uintptr_t)m.f.batch.token)[r] = r + 1;
-        fm__weight *table = m.f.weights[m.embed];
-        uint8_t *row = (uint8_t *)(uintptr_t)table->host + 5 * table->row_bytes;
-        row[0] = 0x00;
-        row[1] = 0x7C; /* token 5's first block has an infinite scale */
+        failing_batch(&m);
         session s = make_pair(DISCRETE_MAIN);
         session_init(&s, &m, &(fm__plan_options){.shares = {1, 1}, .deps = MODES[mode]});
-        uint64_t point = 0;
-        fm_error error = {0};
-        CHECK(fm__exec_submit(s.exec, &s.run, &point, why));
-        assert_int_equal(fm__exec_wait(s.exec, point, &s.run, &error), FM_ERROR_NUMERIC);
-        assert_string_equal(error.place, "quantise h of layer 0");
-        assert_non_null(strstr(error.message, "row 4 (token 5 at position 24)"));
+        run_fails(&s);
         session_finish(&s);
         model_finish(&m);
     }
@@ -586,10 +575,7 @@ static void a_lost_null_device_is_named(void **state) {
         fm_error error = {0};
         /* Where the host drives, the loss may show before submit returns: the host unit is quick.
          */
-        fm_status status = fm__exec_submit(s.exec, &s.run, &point, &error);
-        if (status == FM_OK)
-            status = fm__exec_wait(s.exec, point, &s.run, &error);
-        assert_int_equal(status, FM_ERROR_DEVICE);
+        assert_int_equal(run_try(&s, &error), FM_ERROR_DEVICE);
         assert_string_equal(error.place, "null");
         assert_non_null(strstr(error.message, "was lost"));
         assert_int_equal(fm__exec_submit(s.exec, &s.run, &point, &error), FM_ERROR_DEVICE);
@@ -615,12 +601,8 @@ static void a_unit_may_refuse_at_any_step(void **state) {
             CHECK(fm__device_null_create(&s.units[1], &options, why));
             session_init(&s, &m, &(fm__plan_options){.shares = {1, 1}, .deps = MODES[mode]});
             for (int i = 0; i < 4; i++) {
-                uint64_t point = 0;
                 fm_error error = {0};
-                fm_status status = fm__exec_submit(s.exec, &s.run, &point, &error);
-                if (status == FM_OK)
-                    status = fm__exec_wait(s.exec, point, &s.run, &error);
-                if (status != FM_ERROR_DEVICE)
+                if (run_try(&s, &error) != FM_ERROR_DEVICE)
                     continue;
                 assert_string_equal(error.place, "null");
                 refused++;

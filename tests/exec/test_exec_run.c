@@ -117,26 +117,12 @@ static void a_failure_names_op_and_token(void **state) {
     for (uint32_t n_unit = 1; n_unit <= 2; n_unit++) {
         model m;
         model_init(&m, FM__Q8_0, FM__Q8_0, 16, 2);
-        fixture_batch(&m.f, 9, 20, MODEL_VOCAB, 2);
-        int32_t *token = (int32_t *)(uintptr_t)m.f.batch.token;
-        for (int r = 0; r < 9; r++)
-            token[r] = r + 1;
-        fm__weight *table = m.f.weights[m.embed];
-        uint8_t *row = (uint8_t *)(uintptr_t)table->host + 5 * table->row_bytes;
-        uint8_t saved[2] = {row[0], row[1]};
-        row[0] = 0x00;
-        row[1] = 0x7C; /* token 5's first block has an infinite scale */
+        uint16_t scale = failing_batch(&m);
         session s = {.units = {make_host(2, NULL), n_unit > 1 ? make_host(1, NULL) : NULL},
                      .n_unit = n_unit};
         session_init(&s, &m, &(fm__plan_options){.shares = {1, n_unit > 1}});
-        uint64_t point = 0;
-        fm_error error = {0};
-        CHECK(fm__exec_submit(s.exec, &s.run, &point, why));
-        assert_int_equal(fm__exec_wait(s.exec, point, &s.run, &error), FM_ERROR_NUMERIC);
-        assert_string_equal(error.place, "quantise h of layer 0");
-        assert_non_null(strstr(error.message, "row 4 (token 5 at position 24)"));
-        row[0] = saved[0];
-        row[1] = saved[1];
+        run_fails(&s);
+        set_scale(&m, scale);
         run_once(&s); /* the status is cleared and the units live on */
         session_finish(&s);
         model_finish(&m);
@@ -153,10 +139,8 @@ static void a_failing_output_row_is_named(void **state) {
     norm[100] = NAN;
     session s = {.units = {make_host(2, NULL)}, .n_unit = 1};
     session_init(&s, &m, NULL);
-    uint64_t point = 0;
     fm_error error = {0};
-    CHECK(fm__exec_submit(s.exec, &s.run, &point, why));
-    assert_int_equal(fm__exec_wait(s.exec, point, &s.run, &error), FM_ERROR_NUMERIC);
+    assert_int_equal(run_try(&s, &error), FM_ERROR_NUMERIC);
     assert_string_equal(error.place, "quantise hidden");
     assert_non_null(strstr(error.message, "row 7 (token "));
     session_finish(&s);

@@ -270,7 +270,8 @@ static void decoding_beside_an_h200(void **state) {
     chain_finish(&c);
 }
 
-/* A unit that begins late loses more of a narrow product than of a wide one, and gets less of it. */
+/* A unit that begins late loses more of a narrow product than of a wide one, and gets less of it.
+ */
 static void narrow_products_feel_a_late_begin(void **state) {
     (void)state;
     chain c;
@@ -354,9 +355,12 @@ static void an_excess_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_share_of_a_step_is_found), cmocka_unit_test(each_class_gets_its_share),
-        cmocka_unit_test(decoding_beside_an_h200),      cmocka_unit_test(a_budget_ends_the_tuning),
-        cmocka_unit_test(nothing_that_can_be_run),      cmocka_unit_test(an_excess_is_seen),
+        cmocka_unit_test(the_share_of_a_step_is_found),
+        cmocka_unit_test(each_class_gets_its_share),
+        cmocka_unit_test(decoding_beside_an_h200),
+        cmocka_unit_test(a_budget_ends_the_tuning),
+        cmocka_unit_test(nothing_that_can_be_run),
+        cmocka_unit_test(an_excess_is_seen),
         cmocka_unit_test(narrow_products_feel_a_late_begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,22 +126,11 @@ static void a_failing_row_is_named(void **state) {
     fm__device *host = make_host(1, NULL);
     gpu_model g;
     gpu_model_init(&g, gpu, FM__Q8_0, 16, false);
-    fixture_batch(&g.m.f, 9, 20, MODEL_VOCAB, 2);
-    for (int r = 0; r < 9; r++)
-        ((int32_t *)(uintptr_t)g.m.f.batch.token)[r] = r + 1;
-    fm__weight *table = g.m.f.weights[g.m.embed];
-    uint8_t *row = (uint8_t *)(uintptr_t)table->host + 5 * table->row_bytes;
-    row[0] = 0x00;
-    row[1] = 0x7C; /* token 5's first block has an infinite scale */
+    failing_batch(&g.m);
     session s = {.units = {gpu, host}, .n_unit = 2};
     for (int mode = 0; mode < N_MODE; mode++) {
         session_init(&s, &g.m, &(fm__plan_options){.shares = {1, 1}, .deps = MODES[mode]});
-        uint64_t point = 0;
-        fm_error error = {0};
-        CHECK(fm__exec_submit(s.exec, &s.run, &point, why));
-        assert_int_equal(fm__exec_wait(s.exec, point, &s.run, &error), FM_ERROR_NUMERIC);
-        assert_string_equal(error.place, "quantise h of layer 0");
-        assert_non_null(strstr(error.message, "row 4 (token 5 at position 24)"));
+        run_fails(&s);
         session_close(&s);
     }
     gpu_model_finish(&g);

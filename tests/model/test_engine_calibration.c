@@ -8,6 +8,26 @@
 
 static char model[] = "/tmp/fm_calibration_XXXXXX";
 
+/* Two units; what is calibrated is saved in a new folder, whose name mkdtemp() makes. */
+static fm_machine *machine_that_saves(char *folder) {
+    assert_non_null(mkdtemp(folder));
+    fm_machine *machine = test_discrete_machine(UINT64_C(2) << 30);
+    machine->cache_dir = fm__alloc(strlen(folder) + 1);
+    strcpy(machine->cache_dir, folder);
+    return machine;
+}
+
+static fm_engine *load(fm_machine *machine) {
+    fm_error error = {0};
+    fm_engine *engine = NULL;
+    fm_engine_options o = fm_engine_options_default();
+    o.context_length = 64;
+    o.chunk_rows = 64;
+    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+    assert_true(engine->n_bucket >= 2);
+    return engine;
+}
+
 static uint32_t stop_behind;
 
 static int stop_later(void *user, const fm_lab_point *point) {
@@ -26,18 +46,10 @@ static void stopped(fm_engine *engine, uint32_t behind) {
 
 static void nothing_is_mixed(void **state) {
     (void)state;
-    fm_error error = {0};
     char folder[] = "/tmp/fm_calibration_XXXXXX";
-    assert_non_null(mkdtemp(folder));
-    fm_machine *machine = test_discrete_machine(UINT64_C(2) << 30);
-    machine->cache_dir = fm__alloc(sizeof folder);
-    memcpy(machine->cache_dir, folder, sizeof folder);
-    fm_engine *engine = NULL;
-    fm_engine_options o = fm_engine_options_default();
-    o.context_length = 64;
-    o.chunk_rows = 64;
-    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
-    assert_true(engine->n_bucket >= 2 && !engine->calibrated);
+    fm_machine *machine = machine_that_saves(folder);
+    fm_engine *engine = load(machine);
+    assert_false(engine->calibrated);
     /* Shares as they could have been found before. */
     double(*shares)[FM__MAX_UNITS] = NULL;
     for (uint32_t b = 0; b < engine->n_bucket; b++) {
@@ -122,16 +134,9 @@ static void what_is_saved_is_loaded(void **state) {
     (void)state;
     fm_error error = {0};
     char folder[] = "/tmp/fm_calibration_XXXXXX", path[512];
-    assert_non_null(mkdtemp(folder));
-    fm_machine *machine = test_discrete_machine(UINT64_C(2) << 30);
-    machine->cache_dir = fm__alloc(sizeof folder);
-    memcpy(machine->cache_dir, folder, sizeof folder);
-    fm_engine *engine = NULL;
-    fm_engine_options o = fm_engine_options_default();
-    o.context_length = 64;
-    o.chunk_rows = 64;
-    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
-    assert_true(engine->n_bucket >= 2 && !engine->calibrated);
+    fm_machine *machine = machine_that_saves(folder);
+    fm_engine *engine = load(machine);
+    assert_false(engine->calibrated);
     fm__store store;
     fm__saved_begin(&store, engine);
     calibrate_by_hand(engine, &store);
@@ -140,7 +145,7 @@ static void what_is_saved_is_loaded(void **state) {
     fm__store_finish(&store);
     fm_engine_destroy(&engine);
 
-    CHECK_OK(fm_engine_load(&engine, machine, model, &o, &error));
+    engine = load(machine);
     assert_true(engine->calibrated);
     for (uint32_t b = 0; b < engine->n_bucket; b++)
         check_bucket(engine, b);

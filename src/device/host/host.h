@@ -43,7 +43,7 @@ typedef struct fm__host_step {
     fm__host_op_fn *fn;
 } fm__host_step;
 
-/* attention.c: where blocks of keys wait to be merged, within one step, and prepared tokens for
+/* parts.c: where blocks of keys wait to be merged, within one step, and prepared tokens for
    the products behind them; shared by recordings. */
 typedef struct fm__host_parts {
     alignas(64) struct fm__host_parts *older; /* smaller ones, which older recordings use */
@@ -192,6 +192,21 @@ fm__host_rows fm__host_step_rows(const fm__host_work *work);
 /* Row `row` of a tensor in the run's buffers. */
 uint8_t *fm__host_row(const fm__host_work *work, int16_t tensor, uint32_t row);
 
+/* ---- parts.c ---- */
+
+/* Tasks of attention that a thread is to have: keys are cut only where rows and kv heads make
+   fewer. So many counters are enough. */
+enum { FM__HOST_ATTENTION_TASKS = 4 };
+
+uint64_t fm__host_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
+fm_status fm__host_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
+fm__held fm__host_held(fm__device *device);
+/* Memory for the parts of one row at least, for the ranges' attention, and for the prepared tokens
+   of each product. NULL: nothing needs any. */
+fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
+                                 uint32_t n_range, const fm__host_parts **out, fm_error *error);
+void fm__host_parts_free(fm__host *host);
+
 /* ---- ahead.c ---- */
 
 /* One of the two: a counter, or a timeline. */
@@ -216,17 +231,9 @@ void fm__host_prepare(const fm__host_work *work);
 void fm__host_linear(const fm__host_work *work);
 void fm__host_linear_glu(const fm__host_work *work);
 void fm__host_attention(const fm__host_work *work);
-uint64_t fm__host_scratch_bytes(fm__device *device, const fm__tape *tape, bool or_shorter);
-fm_status fm__host_scratch_reserve(fm__device *device, uint64_t bytes, fm_error *error);
-fm__held fm__host_held(fm__device *device);
 /* How the kernel of the product wants its tokens prepared; NULL: it does that task by task. */
 const fm__linear_shared *fm__host_shared(const fm__host *host, const fm__tape *tape,
                                          const fm__op *op);
-/* Memory for the parts of one row at least, for the ranges' attention, and for the prepared tokens
-   of each product. NULL: nothing needs any. */
-fm_status fm__host_parts_reserve(fm__host *host, const fm__tape *tape, const fm__op_range *ranges,
-                                 uint32_t n_range, const fm__host_parts **out, fm_error *error);
-void fm__host_parts_free(fm__host *host);
 
 /* How a product is cut into tasks: `panels` x `tokens` each, token tiles of one panel block one
    after the other. A pure function; results never depend on it. */

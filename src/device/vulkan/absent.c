@@ -23,10 +23,13 @@ uint32_t fm__device_vulkan_count(bool allow_software) {
     return 0;
 }
 
-fm_status fm__device_vulkan_self_test(fm__device *device, const fm__tape *tape, uint32_t *n_tested,
-                                      uint32_t *n_excluded, fm_error *error) {
+fm_status fm__device_vulkan_self_test(fm__device *device, const fm__tape *tape,
+                                      fm__self_test_callback *callback, void *user,
+                                      uint32_t *n_tested, uint32_t *n_excluded, fm_error *error) {
     (void)device;
     (void)tape;
+    (void)callback;
+    (void)user;
     (void)n_tested;
     (void)n_excluded;
     return absent(error);

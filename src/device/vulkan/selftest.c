@@ -612,6 +612,15 @@ static uint32_t exclude_ops(fm__vulkan *gpu, const fm__tape *tape, const fm__op 
 
 /* ---- the whole ---- */
 
+typedef struct self_test {
+    fm__vulkan *gpu;
+    fm__device *host;
+    const fm__tape *tape;
+    fm__self_test_callback *callback; /* or NULL */
+    void *user;
+    uint32_t n_tested, n_excluded;
+} self_test;
+
 static fm_status test_ops(fm__vulkan *gpu, fm__device *host, const fm__tape *tape, uint32_t index,
                           uint32_t n_op, uint32_t *n_excluded, fm_error *error) {
     bool same = false;
@@ -637,46 +646,48 @@ static fm_status test_ops(fm__vulkan *gpu, fm__device *host, const fm__tape *tap
     return status;
 }
 
-static fm_status test_all(fm__vulkan *gpu, fm__device *host, const fm__tape *tape,
-                          uint32_t *n_tested, uint32_t *n_excluded, fm_error *error) {
+/* What stands at op i, alone or as a chain of n, until a kernel is found that is right. */
+static fm_status test_at(self_test *s, uint32_t i, uint32_t n, fm_error *error) {
+    fm__device *device = &s->gpu->device;
+    char place[128];
+    bool supported = true;
     fm_status status = FM_OK;
-    for (uint32_t i = 0; i < tape->n_op && status == FM_OK; i++)
-        for (uint32_t n = 1; n <= chain(tape, i) && status == FM_OK; n++) {
-            char place[128];
-            bool supported = true;
-            for (uint32_t j = 0; j < n; j++)
-                supported &= fm__device_op_supports(&gpu->device, tape, &tape->ops[i + j], NULL);
-            if (!supported || seen(tape, i, n))
-                continue;
-            /* Where a kernel is excluded, another may take its place: that one is tested next. */
-            for (uint32_t before = UINT32_MAX; supported && before != *n_excluded;) {
-                before = *n_excluded;
-                status = test_ops(gpu, host, tape, i, n, n_excluded, error);
-                ++*n_tested;
-                supported = n == 1 && status == FM_OK &&
-                            fm__device_op_supports(&gpu->device, tape, &tape->ops[i], NULL);
-            }
-            if (status != FM_OK) {
-                fm__op_describe(tape, i, place, sizeof place);
-                fm__error_within(error, status, place);
-            }
-        }
+    for (uint32_t j = 0; j < n; j++)
+        supported &= fm__device_op_supports(device, s->tape, &s->tape->ops[i + j], NULL);
+    if (!supported || seen(s->tape, i, n))
+        return FM_OK;
+    /* Where a kernel is excluded, another may take its place: that one is tested next. */
+    for (uint32_t before = UINT32_MAX; supported && before != s->n_excluded;) {
+        before = s->n_excluded;
+        if (s->callback != NULL && s->callback(s->user, i) != 0)
+            return fm__error(error, FM_ERROR_CANCELLED, device->properties.name,
+                             "stopped after %u tests of kernels", s->n_tested);
+        status = test_ops(s->gpu, s->host, s->tape, i, n, &s->n_excluded, error);
+        s->n_tested++;
+        supported = n == 1 && status == FM_OK &&
+                    fm__device_op_supports(device, s->tape, &s->tape->ops[i], NULL);
+    }
+    if (status != FM_OK) {
+        fm__op_describe(s->tape, i, place, sizeof place);
+        fm__error_within(error, status, place);
+    }
     return status;
 }
 
-fm_status fm__device_vulkan_self_test(fm__device *device, const fm__tape *tape, uint32_t *n_tested,
-                                      uint32_t *n_excluded, fm_error *error) {
+fm_status fm__device_vulkan_self_test(fm__device *device, const fm__tape *tape,
+                                      fm__self_test_callback *callback, void *user,
+                                      uint32_t *n_tested, uint32_t *n_excluded, fm_error *error) {
     static const int unpinned = -1;
     const fm__host_options options = {.threads = 1, .cpus = &unpinned};
-    fm__device *host = NULL;
-    uint32_t tested = 0, excluded = 0;
-    fm_status status = fm__device_host_create(&host, &options, error);
-    if (status == FM_OK)
-        status = test_all((fm__vulkan *)device, host, tape, &tested, &excluded, error);
-    fm__device_destroy(&host);
+    self_test s = {.gpu = (fm__vulkan *)device, .tape = tape, .callback = callback, .user = user};
+    fm_status status = fm__device_host_create(&s.host, &options, error);
+    for (uint32_t i = 0; i < tape->n_op && status == FM_OK; i++)
+        for (uint32_t n = 1; n <= chain(tape, i) && status == FM_OK; n++)
+            status = test_at(&s, i, n, error);
+    fm__device_destroy(&s.host);
     if (n_tested != NULL)
-        *n_tested = tested;
+        *n_tested = s.n_tested;
     if (n_excluded != NULL)
-        *n_excluded = excluded;
+        *n_excluded = s.n_excluded;
     return status;
 }
