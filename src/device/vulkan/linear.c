@@ -118,22 +118,24 @@ static void set(fm__vulkan_variant *variant, uint32_t at, uint32_t value) {
 
 /* ---- few rows ---- */
 
-/* Shared bytes of linear_vec.glsl: two stages of a round, and two rounds' products. */
+/* Shared bytes of linear_vec.glsl: two stages of a round, and two rounds' products and terms. */
 static uint32_t vec_bytes(const fm__type *type, const fm__panel_layout *layout, uint32_t tokens,
                           uint32_t round) {
     uint32_t blocks = round * FM__CHUNK / type->block, kinds = type->has_min ? 2 : 1;
     uint32_t block = (uint32_t)layout->sub_bytes + (uint32_t)layout->d_bytes * kinds;
     uint32_t stage = round * 64 * (type->code_bits | 1u) + blocks * block;
     uint32_t products = tokens * FM__PANEL_ROWS * 4 * kinds * round;
-    if (type->block == 256)
-        products += tokens * FM__PANEL_ROWS * 4 * kinds * blocks;
+    if (type->block == 256) /* scales, and the blocks' terms */
+        products += 2 * tokens * FM__PANEL_ROWS * 4 * kinds * blocks;
     return 2 * (stage + products) + (type->lut != NULL ? 1024 : 4) + 8;
 }
 
-/* Two workgroups' worth of lanes where there are few panels to go round. */
+/* Two workgroups' worth of lanes where there are few panels to go round; few where there are many
+   and lanes have much to compute, as workgroups then wait for memory in turns (lab note 070). */
 static uint32_t vec_lanes(const fm__vulkan *gpu, const fm__weight *weight) {
     uint32_t lanes = gpu->device.properties.software    ? LEAST_LANES
                      : weight->panels <= FEW_WORKGROUPS ? 512
+                     : weight->type->block == 256       ? 128
                                                         : 256;
     return least(lanes, gpu->max_invocations);
 }

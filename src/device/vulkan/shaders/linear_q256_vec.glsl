@@ -3,7 +3,7 @@
 // block's chunks before it becomes a float.
 #include "linear.glsl"
 
-const uint BLOCK_CHUNKS = 8, D_QUADS = 2, M_QUADS = 2 * HAS_MIN;
+const uint BLOCK_CHUNKS = 8, D_QUADS = 2, M_QUADS = 2 * HAS_MIN, COMBINES = 1;
 const uint SUB_QUADS = FORM == SUB_NONE ? 0 : FORM == SUB_32 ? 8 : 16;
 #include "linear_vec.glsl"
 
@@ -13,6 +13,8 @@ shared int parts[2 * PARTS];
 shared int minimum_parts[HAS_MIN != 0 ? 2 * PARTS : 1];
 shared float scales[2 * SCALES]; // dw * da
 shared float minima[HAS_MIN != 0 ? 2 * SCALES : 1];
+shared float terms[2 * SCALES]; // of a block: its sum, scaled
+shared float minimum_terms[HAS_MIN != 0 ? 2 * SCALES : 1];
 
 uint part_at(Step s, uint token, uint chunk, uint row) {
     return s.half_ * PARTS + (token * ROUND + chunk) * PANEL_ROWS + row;
@@ -78,8 +80,12 @@ void multiply(Step s, uint chunk, uint row) {
         }
 }
 
-float take(Step s, uint token, uint row, float acc) {
-    for (uint b = 0; b < s.count >> 3; b++) {
+// From the last lane down: the first ones add.
+void combine(Step s) {
+    for (uint u = LANES - 1 - lane; u < count * ROUND_BLOCKS * PANEL_ROWS; u += LANES) {
+        uint row = u % PANEL_ROWS, b = u / PANEL_ROWS % ROUND_BLOCKS, token = u / PANEL_ROWS / ROUND_BLOCKS;
+        if (8 * b >= s.count)
+            continue;
         uint i = part_at(s, token, 8 * b, row), at_ = scale_at(s, token, b, row);
         int isum = 0, msum = 0;
         [[unroll]] for (uint c = 0; c < 8; c++) {
@@ -87,9 +93,25 @@ float take(Step s, uint token, uint row, float acc) {
             if (HAS_MIN != 0)
                 msum += minimum_parts[i + c * PANEL_ROWS];
         }
-        acc = add(acc, mul(exact_float(isum), scales[at_]));
+        terms[at_] = mul(exact_float(isum), scales[at_]);
         if (HAS_MIN != 0)
-            acc = sub(acc, mul(exact_float(msum), minima[at_]));
+            minimum_terms[at_] = mul(exact_float(msum), minima[at_]);
     }
+}
+
+float add_block(uint at_, float acc) {
+    acc = add(acc, terms[at_]);
+    return HAS_MIN != 0 ? sub(acc, minimum_terms[at_]) : acc;
+}
+
+float take(Step s, uint token, uint row, float acc) {
+    uint at_ = scale_at(s, token, 0, row);
+    if (s.count == ROUND) { // the usual case: a known count lets the loads run ahead of the adds
+        [[unroll]] for (uint b = 0; b < ROUND_BLOCKS; b++)
+            acc = add_block(at_ + b * PANEL_ROWS, acc);
+        return acc;
+    }
+    for (uint b = 0; b < s.count >> 3; b++)
+        acc = add_block(at_ + b * PANEL_ROWS, acc);
     return acc;
 }

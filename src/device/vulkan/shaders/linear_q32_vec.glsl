@@ -3,6 +3,7 @@
 #include "linear.glsl"
 
 const uint BLOCK_CHUNKS = 1, SUB_QUADS = 0, D_QUADS = FORM == 1 ? 4 : 2, M_QUADS = 2 * HAS_MIN;
+const uint COMBINES = 0;
 #include "linear_vec.glsl"
 
 const uint PRODUCTS = TOKENS * ROUND * PANEL_ROWS; // (token, chunk, row)
@@ -33,6 +34,8 @@ void multiply(Step s, uint chunk, uint row) {
             }
         }
 }
+
+void combine(Step s) {}
 
 float take(Step s, uint token, uint row, float acc) {
     uint i = product_at(s, token, 0, row);

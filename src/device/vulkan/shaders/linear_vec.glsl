@@ -4,8 +4,11 @@
 // before are multiplied, each lane multiplies one row of one chunk with each token, and a lane for each
 // (row, token) adds the products in ascending order. A GLU is twice as many rounds.
 //
+// Few lanes add, and all wait for them at the next barrier: so what can be done by many, such as the sums of
+// a block, which are integers, is done before (combine()), and added a round later (COMBINES).
+//
 // Included by linear_q32_vec.glsl and linear_q256_vec.glsl, which say how a block is laid out and define
-// multiply() and take().
+// multiply(), combine() and take().
 
 layout(constant_id = 10) const uint TOKENS = 1; // 16 * TOKENS <= workgroup size
 layout(constant_id = 11) const uint ROUND = 32; // chunks; divides 32, a multiple of BLOCK_CHUNKS
@@ -102,8 +105,24 @@ float staged_half(Step s, uint region, uint block, uint row) {
 
 // A lane's row of a chunk times each token, into the products of this step.
 void multiply(Step s, uint chunk, uint row);
+// What other lanes than those that add make of a step's products; nothing if COMBINES is 0.
+void combine(Step s);
 // Adds a step's products to the lane's accumulator.
 float take(Step s, uint token, uint row, float acc);
+
+// The step's products are there.
+void account(Step s) {
+    uint token = lane / PANEL_ROWS, end = s.chunk + s.count;
+    if (token >= count)
+        return;
+    acc = take(s, token, lane % PANEL_ROWS, acc);
+    if (end % (SEGMENT / CHUNK) == 0 || end == chunks) {
+        total = end <= SEGMENT / CHUNK ? acc : add(total, acc);
+        acc = 0.0;
+    }
+    if (end == chunks && s.matrix + 1 < MATRICES)
+        gate = total;
+}
 
 // Step `index`: what is stored at its end has been on its way since the step before, and what it asks for
 // arrives in the step behind, so that two rounds are in flight.
@@ -115,16 +134,13 @@ void advance(uint index, uvec4 arriving[FETCHES], out uvec4 asked[FETCHES]) {
     store(index + 1, arriving);
     barrier();
     // Others go on with the next step meanwhile: its products have a place of their own.
-    uint token = lane / PANEL_ROWS, end = s.chunk + s.count;
-    if (token >= count)
+    if (COMBINES == 0) {
+        account(s);
         return;
-    acc = take(s, token, lane % PANEL_ROWS, acc);
-    if (end % (SEGMENT / CHUNK) == 0 || end == chunks) {
-        total = end <= SEGMENT / CHUNK ? acc : add(total, acc);
-        acc = 0.0;
     }
-    if (end == chunks && s.matrix + 1 < MATRICES)
-        gate = total;
+    combine(s);
+    if (index > 0)
+        account(step_of(index - 1));
 }
 
 void main() {
@@ -153,6 +169,10 @@ void main() {
                 a[f] = b[f];
         else if (++i < steps)
             advance(i, b, a);
+    }
+    if (COMBINES != 0) {
+        barrier();
+        account(step_of(steps - 1));
     }
     uint n = panel * PANEL_ROWS + lane % PANEL_ROWS;
     if (lane / PANEL_ROWS < count && n < push.n)
