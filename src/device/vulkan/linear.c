@@ -130,13 +130,14 @@ static uint32_t vec_bytes(const fm__type *type, const fm__panel_layout *layout, 
     return 2 * (stage + products) + (type->lut != NULL ? 1024 : 4) + 8;
 }
 
-/* Two workgroups' worth of lanes where there are few panels to go round; few where there are many
-   and lanes have much to compute, as workgroups then wait for memory in turns (lab note 070). */
-static uint32_t vec_lanes(const fm__vulkan *gpu, const fm__weight *weight) {
-    uint32_t lanes = gpu->device.properties.software    ? LEAST_LANES
-                     : weight->panels <= FEW_WORKGROUPS ? 512
-                     : weight->type->block == 256       ? 128
-                                                        : 256;
+/* Two workgroups' worth of lanes where there are few panels to go round; few where there are many,
+   lanes have much to compute and there is one token, as workgroups then wait for memory in turns
+   (lab note 070). */
+static uint32_t vec_lanes(const fm__vulkan *gpu, const fm__weight *weight, uint32_t tokens) {
+    uint32_t lanes = gpu->device.properties.software             ? LEAST_LANES
+                     : weight->panels <= FEW_WORKGROUPS          ? 512
+                     : weight->type->block == 256 && tokens == 1 ? 128
+                                                                 : 256;
     return least(lanes, gpu->max_invocations);
 }
 
@@ -146,7 +147,7 @@ static void plan_few(const fm__vulkan *gpu, const fm__weight *weight, uint32_t b
     out->few = true;
     out->rows = FM__PANEL_ROWS;
     out->tokens = trial->tokens != 0 ? trial->tokens : power_of_two(bound);
-    set(&out->variant, 0, trial->lanes != 0 ? trial->lanes : vec_lanes(gpu, weight));
+    set(&out->variant, 0, trial->lanes != 0 ? trial->lanes : vec_lanes(gpu, weight, out->tokens));
     set(&out->variant, CONSTANT_TILE, out->tokens);
     if (!weight->type->quantised) {
         set(&out->variant, CONSTANT_TILE + 1, fast ? FLOAT_SLICE : FM__SEGMENT);
