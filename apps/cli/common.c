@@ -394,7 +394,7 @@ bool cli_interrupted(void) {
 fm_status cli_check_interrupt(fm_error *error) {
     if (!cli_interrupted())
         return FM_OK;
-    *error = (fm_error){FM_ERROR_CANCELLED, "interrupted", ""};
+    *error = (fm_error){.status = FM_ERROR_CANCELLED, .message = "interrupted"};
     return FM_ERROR_CANCELLED;
 }
 

@@ -265,7 +265,7 @@ static const cli_command commands[] = {
          "Runs whole tapes of the model with both units at work, shows time over share, and saves "
          "the "
          "result\n"
-         "where later runs of this model on these units find it; takes about half a minute. See\n"
+         "where later runs of this model on these units find it; takes half a minute to a minute. See\n"
          "docs/guide/calibrate.md.\n",
      .options = calibrate_options,
      .run = cli_calibrate,

@@ -152,8 +152,10 @@ static fm_status compare_greedy(subject *s, const float *logits, const int32_t *
             v->tokens++;
             v->tokens_equal += equal;
         }
+        if (i + 1 == n)
+            break;
         status = cli_check_interrupt(error);
-        if (status == FM_OK && i + 1 < n)
+        if (status == FM_OK)
             status = fm_session_decode(s->on.session, greedy[i], &logits, error);
     }
     return status;
@@ -299,8 +301,10 @@ static int check_continuation(subject *s, const json_t *entry, const char *place
                         json_is_string(prompt) ? json_string_value(prompt) : "",
                         cli_argmax(logits, vocab), greedy[i]);
         }
+        if (i + 1 == n_greedy)
+            break;
         status = cli_check_interrupt(&error);
-        if (status == FM_OK && i + 1 < n_greedy)
+        if (status == FM_OK)
             status = fm_session_decode(s->on.session, greedy[i], &logits, &error);
     }
     code = status == FM_OK ? CLI_OK : cli_fail(&error);

@@ -410,7 +410,7 @@ fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, v
                            engine->chunk_rows, engine->context_length);
     c.total = engine->n_bucket * TAPE_STEPS;
     fm__saved_begin(&c.store, engine);
-    if (status == FM_OK) /* before half a minute is spent on what could not be kept */
+    if (status == FM_OK) /* before time is spent on what could not be kept */
         status = fm__saved_path(&c.store, engine, out->path, sizeof(out->path), error);
     former before[FM__MAX_BUCKETS];
     put_aside(engine, before);

@@ -272,7 +272,8 @@ static double distance(const fm__search *search, double share) {
 }
 
 /* The highest share that a hint may name: a neighbour's distance beyond what was measured to be no
-   more than a bump above the best. The winner of a few runs may be that by noise. */
+   more than a bump above the best. The winner of a few runs may be that by noise, of up to the
+   rise. */
 static double reach(const fm__search *search, double winner, double best) {
     double furthest = winner;
     for (uint32_t i = 0; i < search->n_point; i++) {
@@ -280,7 +281,7 @@ static double reach(const fm__search *search, double winner, double best) {
         if (p->n > 0 && p->share > furthest && p->median <= best * (1 + search->options.rise))
             furthest = p->share;
     }
-    return furthest + distance(search, furthest);
+    return smaller(furthest + distance(search, furthest), risen_above(search, furthest, best));
 }
 
 /* The winner so far, a neighbour at each side, and a share that is thought to be better. */
@@ -327,7 +328,7 @@ static void finish(fm__search *search, uint32_t winner) {
 }
 
 /* What the last pass decides is whether to divide at all, and some gains are not above the noise of
-   a few runs: where runs are short it takes up to a quarter of the budget. */
+   a few runs: where runs are short two shares take up to a quarter of the budget. */
 static uint32_t repeats_of_last(const fm__search *search, const fm__search_point *winner) {
     double pair = winner->median + search->points[0].median;
     double fits = search->options.budget_ns > 0 ? 0.25 * search->options.budget_ns / pair : 0;

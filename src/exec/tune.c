@@ -136,6 +136,13 @@ static double ending_together(const fm__tune *tune, uint32_t c) {
     return share < LEAST_SHARE ? 0 : fmin(share, 1);
 }
 
+static bool knows_ends(const fm__tune *tune) {
+    bool known = false;
+    for (uint32_t c = 0; c < tune->n_class; c++)
+        known = known || tune->reference.late_ns[c] != 0;
+    return known;
+}
+
 /* By the classes' ends; beside the one share for all; then each class by itself: a share for all
    that is off because narrow products cannot be cut there says nothing of wide ones. */
 static bool propose_balance(fm__tune *tune) {
@@ -143,6 +150,8 @@ static bool propose_balance(fm__tune *tune) {
     uint32_t way = tune->next++;
     if (tune->n_class < 2 || way >= WAYS)
         return false;
+    if (way == BY_ENDS && !knows_ends(tune))
+        way = tune->next++;
     for (uint32_t c = 0; c < tune->n_class; c++)
         tune->change[c] = way == BY_ENDS
                               ? ending_together(tune, c)

@@ -788,6 +788,81 @@ static void the_lowest_failure_wins(void **state) {
 
 enum { IN_FLIGHT = 200 };
 
+/* A device of which only timelines are used: a signal to it takes a while, as a driver's call. */
+typedef struct listener {
+    fm__device device;
+    fm__device_vtable vtable;
+    uint64_t heard;
+    bool ascending;
+} listener;
+
+static fm_status listener_attach(fm__device *device, void **native, fm_error *error) {
+    (void)error;
+    *native = device;
+    return FM_OK;
+}
+
+static void listener_detach(fm__device *device, void *native) {
+    (void)device;
+    (void)native;
+}
+
+static void listener_signal(fm__device *device, void *native, uint64_t value) {
+    listener *l = native;
+    (void)device;
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    l->ascending = l->ascending && value == l->heard + 1;
+    l->heard = value;
+}
+
+/* The same recording over and over: the team starts on the next while the leader still signals. */
+static void the_team_goes_on_during_a_signal(void **state) {
+    (void)state;
+    enum { TIMES = 50 };
+    static const uint32_t teams[] = {1, 3};
+    for (int t = 0; t < 2; t++) {
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q4_K, 4, 1);
+        fixture_batch(&m.f, 2, 0, MODEL_VOCAB, 1);
+        interpreter in;
+        interpreter_init(&in, &m.f, m.tape);
+        interpreter_run(&in, m.tape, &m.f.batch);
+        fm__device *device = make_device(teams[t], NULL);
+        listener l = {.ascending = true};
+        l.vtable = (fm__device_vtable){.timeline_attach = listener_attach,
+                                       .timeline_detach = listener_detach,
+                                       .timeline_signal = listener_signal};
+        l.device.vtable = &l.vtable;
+        fm__timeline done;
+        CHECK(fm__timeline_create(&done, (fm__device *[]){&l.device, device}, 2, 1, why));
+        fm__op_range ranges[64];
+        for (uint32_t i = 0; i < m.tape->n_op; i++)
+            ranges[i] = (fm__op_range){.op = i};
+        fm__recording *recording = NULL;
+        CHECK(fm__device_record(device, m.tape, ranges, m.tape->n_op, &recording, why));
+        static fm__run runs[TIMES];
+        static fm__run_status status[TIMES];
+        for (uint64_t i = 0; i < TIMES; i++)
+            run_init(&runs[i], &status[i], &m.f, m.tape, device);
+        for (uint64_t i = 0; i < TIMES; i++) {
+            const fm__segment segment = {recording, NULL, 0, &done, 1};
+            CHECK(fm__device_submit(device, &segment, 1, &runs[i], i, why));
+        }
+        fm__device_recording_destroy(&recording); /* waits until all of it is done */
+        assert_true(l.ascending && l.heard == TIMES);
+        assert_int_equal(fm__timeline_value(&done), TIMES);
+        for (int i = 0; i < TIMES; i++) {
+            assert_true(status[i].first == UINT64_MAX);
+            interpreter_compare(&in, m.tape, m.tape->logits, 1, &runs[i]);
+            run_finish(&runs[i]);
+        }
+        fm__timeline_finish(&done);
+        fm__device_destroy(&device);
+        interpreter_finish(&in);
+        model_finish(&m);
+    }
+}
+
 static void many_submissions_in_flight(void **state) {
     (void)state;
     model m;
@@ -1139,6 +1214,7 @@ int main(void) {
         cmocka_unit_test(one_bad_token_is_found),
         cmocka_unit_test(the_lowest_failure_wins),
         cmocka_unit_test(many_submissions_in_flight),
+        cmocka_unit_test(the_team_goes_on_during_a_signal),
         cmocka_unit_test(a_full_queue_refuses_at_once),
         cmocka_unit_test(records_are_checked),
         cmocka_unit_test(submits_are_checked),

@@ -4,6 +4,7 @@
  * each mode promises about who waits for whom, from the recorded times; one run at a time where the
  * host drives; a lost device; no allocation; what the scheduler itself costs.
  */
+#include "exec/layout.h"
 #include "exec_support.h"
 
 static const fm__deps MODES[] = {FM__DEPS_EVENT, FM__DEPS_BATCH, FM__DEPS_READY, FM__DEPS_EAGER};
@@ -400,6 +401,64 @@ static void a_failure_names_op_and_token_in_every_mode(void **state) {
     }
 }
 
+/* ---- signals ---- */
+
+static bool is_signalled(const fm__exec *exec, const fm__timeline *timeline, uint64_t value) {
+    for (uint32_t u = 0; u < exec->n_unit; u++)
+        for (uint32_t i = 0; i < exec->n_segment[u]; i++)
+            if (exec->segments[u][i].signal == timeline &&
+                exec->segments[u][i].signal_value == value)
+                return true;
+    return false;
+}
+
+static bool is_awaited(const fm__exec *exec, const fm__timeline *timeline, uint64_t value) {
+    for (uint32_t u = 0; u < exec->n_unit; u++)
+        for (uint32_t i = 0; i < exec->n_segment[u]; i++)
+            if (exec->segments[u][i].wait == timeline && exec->segments[u][i].wait_value == value)
+                return true;
+    return false;
+}
+
+/* Of what is handed over at once: every value that a segment waits for is signalled (0: the run
+   before), and only such values, and the end of each unit's part. Returns how many are left out. */
+static uint32_t check_signals(const fm__exec *exec) {
+    uint32_t left_out = 0;
+    for (uint32_t u = 0; u < exec->n_unit; u++) {
+        const fm__segment *segments = exec->segments[u];
+        for (uint32_t i = 0; i < exec->n_segment[u]; i++) {
+            const fm__segment *s = &segments[i];
+            if (s->wait != NULL && s->wait_value != 0)
+                assert_true(is_signalled(exec, s->wait, s->wait_value));
+            left_out += s->recording != NULL && s->signal == NULL;
+            if (s->signal != NULL)
+                assert_true(s->signal_value == exec->layout.span ||
+                            is_awaited(exec, s->signal, s->signal_value));
+        }
+        if (exec->n_segment[u] > 0)
+            assert_true(segments[exec->n_segment[u] - 1].signal == &exec->timelines[u] &&
+                        segments[exec->n_segment[u] - 1].signal_value == exec->layout.span);
+    }
+    return left_out;
+}
+
+static void only_what_is_awaited_is_signalled(void **state) {
+    (void)state;
+    for (pair kind = TWO_HOSTS; kind <= DISCRETE_AND_TWO; kind++)
+        for (int batch = 0; batch < 2; batch++) {
+            model m;
+            model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
+            session s = make_pair(kind);
+            fm__plan_options options = {.shares = {1, 1, s.n_unit == 3},
+                                        .deps = batch ? FM__DEPS_BATCH : FM__DEPS_EVENT};
+            session_init(&s, &m, &options);
+            uint32_t left_out = check_signals(s.exec);
+            assert_true(batch ? left_out == 0 : left_out > 0); /* by batch all are waited for */
+            session_finish(&s);
+            model_finish(&m);
+        }
+}
+
 /* ---- a device that is lost ---- */
 
 /* A null device with a queue of its own kind, that signals at once until it has signalled `left`
@@ -690,6 +749,7 @@ static void the_cost_of_a_split_layer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_what_is_awaited_is_signalled),
         cmocka_unit_test(two_hosts_give_the_bits_of_one),
         cmocka_unit_test(three_hosts_give_the_bits_of_one),
         cmocka_unit_test(the_default_of_many_rows_gives_the_bits_of_one),

@@ -13,14 +13,21 @@ enum { MAX_THREADS = 1024 };
 
 /* ---- the team ---- */
 
+/* A thread arrives at a meeting: *value is what host->met comes to with it. true: it is the last.
+ */
+static bool take_ticket(fm__host *host, uint64_t *value) {
+    uint64_t ticket = host->threads == 1 ? 0 : atomic_fetch_add(&host->arrived, 1);
+    *value = ticket / host->threads + 1;
+    return ticket % host->threads == host->threads - 1;
+}
+
 /* Within a recording the others are at work and come soon: a short spin, then sleep. No offering
    of the processor: where another process wants it, that gives it away for milliseconds, several
    times a layer (seen: a sixth of the speed beside compilers). */
 void fm__host_meet(fm__host *host, const fm__host_work *ahead, fm__host_alone_fn *alone,
                    void *argument) {
-    uint64_t ticket = host->threads == 1 ? 0 : atomic_fetch_add(&host->arrived, 1);
-    const fm__host_awaited met = {.counter = &host->met, .value = ticket / host->threads + 1};
-    if (ticket % host->threads == host->threads - 1) {
+    fm__host_awaited met = {.counter = &host->met};
+    if (take_ticket(host, &met.value)) {
         if (alone != NULL)
             alone(argument);
         if (host->threads > 1)
@@ -62,12 +69,12 @@ void fm__host_await_inputs(fm__host *host, fm__timeline *timeline, uint64_t valu
 }
 
 uint64_t fm__host_arrive(fm__host *host) {
+    uint64_t value;
     if (host->threads == 1)
         return 0;
-    uint64_t ticket = atomic_fetch_add(&host->arrived, 1);
-    if (ticket % host->threads == host->threads - 1)
+    if (take_ticket(host, &value))
         fm__counter_add(&host->met, 1);
-    return ticket / host->threads + 1;
+    return value;
 }
 
 /* A member's meeting before a recording: the leader may be waiting for another unit, whose threads

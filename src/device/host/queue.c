@@ -113,7 +113,7 @@ void fm__host_lead(fm__host *host) {
         } else if (entry->wait != NULL) {
             fm__timeline_wait(entry->wait, entry->wait_value);
         }
-        if (entry->signal != NULL)
+        if (entry->signal != NULL && entry->signal->attached != NULL)
             next = entry_at(queue, n + 1);
         opened = next != NULL && next->recording != NULL && next->wait == NULL;
         if (opened)

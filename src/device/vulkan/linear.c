@@ -127,12 +127,11 @@ static uint32_t vec_bytes(const fm__type *type, const fm__panel_layout *layout, 
     uint32_t products = tokens * FM__PANEL_ROWS * 4 * kinds * round;
     if (type->block == 256) /* scales, and the blocks' terms */
         products += 2 * tokens * FM__PANEL_ROWS * 4 * kinds * blocks;
-    return 2 * (stage + products) + (type->lut != NULL ? 1024 : 4) + 8;
+    return 2 * (stage + products) + (type->lut != NULL ? 1024 : 4) + 12; /* arrays of one */
 }
 
-/* Two workgroups' worth of lanes where there are few panels to go round; few where there are many,
-   lanes have much to compute and there is one token, as workgroups then wait for memory in turns
-   (lab note 070). */
+/* 512 where there are few panels to go round. 128 where there are many, blocks are of 256 and there
+   is one token: more workgroups then share a core, and wait for memory in turns (lab note 070). */
 static uint32_t vec_lanes(const fm__vulkan *gpu, const fm__weight *weight, uint32_t tokens) {
     uint32_t lanes = gpu->device.properties.software             ? LEAST_LANES
                      : weight->panels <= FEW_WORKGROUPS          ? 512
@@ -148,12 +147,15 @@ static void plan_few(const fm__vulkan *gpu, const fm__weight *weight, uint32_t b
     out->rows = FM__PANEL_ROWS;
     out->tokens = trial->tokens != 0 ? trial->tokens : power_of_two(bound);
     set(&out->variant, 0, trial->lanes != 0 ? trial->lanes : vec_lanes(gpu, weight, out->tokens));
-    set(&out->variant, CONSTANT_TILE, out->tokens);
     if (!weight->type->quantised) {
+        set(&out->variant, CONSTANT_TILE, out->tokens);
         set(&out->variant, CONSTANT_TILE + 1, fast ? FLOAT_SLICE : FM__SEGMENT);
         return;
     }
     uint32_t round = 32, most = least(gpu->shared_bytes, SHARED_KEPT);
+    while (out->tokens > 1 && vec_bytes(weight->type, &weight->layout, out->tokens, 8) > most)
+        out->tokens /= 2; /* a workgroup for each so many */
+    set(&out->variant, CONSTANT_TILE, out->tokens);
     while (round > 8 && vec_bytes(weight->type, &weight->layout, out->tokens, round) > most)
         round /= 2;
     set(&out->variant, CONSTANT_TILE + 1, trial->round != 0 ? trial->round : round);
