@@ -266,7 +266,8 @@ static fm_status run_chunk(fm_engine *engine, const fm__rows_view *rows, uint32_
     }
     fm__bucket *bucket = choose_bucket(engine, n, view.n_output);
     fm_status status = run_tape(engine, bucket, &view, error);
-    if (status == FM_OK && atomic_load(&engine->cancel))
+    /* A unit may have computed on what another one left out. */
+    if ((status == FM_OK || status == FM_ERROR_NUMERIC) && atomic_load(&engine->cancel))
         status = cancelled(rows, begin, error);
     for (uint32_t i = 0; i < view.n_output && status == FM_OK; i++) {
         copy_output(engine, bucket->tape, wanted(rows, begin + engine->output_row[i]), i,
