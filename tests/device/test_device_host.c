@@ -788,6 +788,39 @@ static void the_lowest_failure_wins(void **state) {
 
 enum { IN_FLIGHT = 200 };
 
+/* One recording that is run many times, and what it computes. */
+typedef struct flight {
+    model m;
+    interpreter in;
+    fm__device *device;
+    fm__recording *recording;
+} flight;
+
+static void flight_begin(flight *f, uint32_t threads) {
+    fm__op_range ranges[64];
+    model_init(&f->m, FM__Q8_0, FM__Q4_K, 4, 1);
+    fixture_batch(&f->m.f, 2, 0, MODEL_VOCAB, 1);
+    interpreter_init(&f->in, &f->m.f, f->m.tape);
+    interpreter_run(&f->in, f->m.tape, &f->m.f.batch);
+    f->device = make_device(threads, NULL);
+    for (uint32_t i = 0; i < f->m.tape->n_op; i++)
+        ranges[i] = (fm__op_range){.op = i};
+    CHECK(fm__device_record(f->device, f->m.tape, ranges, f->m.tape->n_op, &f->recording, why));
+}
+
+static void flight_check(flight *f, fm__run *run) {
+    assert_true(run->status->first == UINT64_MAX);
+    interpreter_compare(&f->in, f->m.tape, f->m.tape->logits, 1, run);
+    run_finish(run);
+}
+
+static void flight_end(flight *f) {
+    fm__device_recording_destroy(&f->recording);
+    fm__device_destroy(&f->device);
+    interpreter_finish(&f->in);
+    model_finish(&f->m);
+}
+
 /* A device of which only timelines are used: a signal to it takes a while, as a driver's call. */
 typedef struct listener {
     fm__device device;
@@ -821,62 +854,37 @@ static void the_team_goes_on_during_a_signal(void **state) {
     enum { TIMES = 50 };
     static const uint32_t teams[] = {1, 3};
     for (int t = 0; t < 2; t++) {
-        model m;
-        model_init(&m, FM__Q8_0, FM__Q4_K, 4, 1);
-        fixture_batch(&m.f, 2, 0, MODEL_VOCAB, 1);
-        interpreter in;
-        interpreter_init(&in, &m.f, m.tape);
-        interpreter_run(&in, m.tape, &m.f.batch);
-        fm__device *device = make_device(teams[t], NULL);
+        flight f;
+        flight_begin(&f, teams[t]);
         listener l = {.ascending = true};
         l.vtable = (fm__device_vtable){.timeline_attach = listener_attach,
                                        .timeline_detach = listener_detach,
                                        .timeline_signal = listener_signal};
         l.device.vtable = &l.vtable;
         fm__timeline done;
-        CHECK(fm__timeline_create(&done, (fm__device *[]){&l.device, device}, 2, 1, why));
-        fm__op_range ranges[64];
-        for (uint32_t i = 0; i < m.tape->n_op; i++)
-            ranges[i] = (fm__op_range){.op = i};
-        fm__recording *recording = NULL;
-        CHECK(fm__device_record(device, m.tape, ranges, m.tape->n_op, &recording, why));
+        CHECK(fm__timeline_create(&done, (fm__device *[]){&l.device, f.device}, 2, 1, why));
         static fm__run runs[TIMES];
         static fm__run_status status[TIMES];
         for (uint64_t i = 0; i < TIMES; i++)
-            run_init(&runs[i], &status[i], &m.f, m.tape, device);
+            run_init(&runs[i], &status[i], &f.m.f, f.m.tape, f.device);
         for (uint64_t i = 0; i < TIMES; i++) {
-            const fm__segment segment = {recording, NULL, 0, &done, 1};
-            CHECK(fm__device_submit(device, &segment, 1, &runs[i], i, why));
+            const fm__segment segment = {f.recording, NULL, 0, &done, 1};
+            CHECK(fm__device_submit(f.device, &segment, 1, &runs[i], i, why));
         }
-        fm__device_recording_destroy(&recording); /* waits until all of it is done */
+        fm__device_recording_destroy(&f.recording); /* waits until all of it is done */
         assert_true(l.ascending && l.heard == TIMES);
         assert_int_equal(fm__timeline_value(&done), TIMES);
-        for (int i = 0; i < TIMES; i++) {
-            assert_true(status[i].first == UINT64_MAX);
-            interpreter_compare(&in, m.tape, m.tape->logits, 1, &runs[i]);
-            run_finish(&runs[i]);
-        }
+        for (int i = 0; i < TIMES; i++)
+            flight_check(&f, &runs[i]);
         fm__timeline_finish(&done);
-        fm__device_destroy(&device);
-        interpreter_finish(&in);
-        model_finish(&m);
+        flight_end(&f);
     }
 }
 
 static void many_submissions_in_flight(void **state) {
     (void)state;
-    model m;
-    model_init(&m, FM__Q8_0, FM__Q4_K, 4, 1);
-    fixture_batch(&m.f, 2, 0, MODEL_VOCAB, 1);
-    interpreter in;
-    interpreter_init(&in, &m.f, m.tape);
-    interpreter_run(&in, m.tape, &m.f.batch);
-    fm__device *device = make_device(2, NULL);
-    fm__op_range ranges[64];
-    for (uint32_t i = 0; i < m.tape->n_op; i++)
-        ranges[i] = (fm__op_range){.op = i};
-    fm__recording *recording = NULL;
-    CHECK(fm__device_record(device, m.tape, ranges, m.tape->n_op, &recording, why));
+    flight f;
+    flight_begin(&f, 2);
     fm__timeline gate, done;
     fm__timeline_init(&gate);
     fm__timeline_init(&done);
@@ -884,10 +892,11 @@ static void many_submissions_in_flight(void **state) {
     static fm__run_status status[IN_FLIGHT];
     uint64_t allocations = 0;
     for (uint64_t i = 0; i < IN_FLIGHT; i++) {
-        run_init(&runs[i], &status[i], &m.f, m.tape, device);
+        run_init(&runs[i], &status[i], &f.m.f, f.m.tape, f.device);
         allocations = fm__alloc_count();
-        const fm__segment segments[] = {{NULL, &gate, 0, NULL, 0}, {recording, &gate, 1, &done, 1}};
-        CHECK(fm__device_submit(device, segments, 2, &runs[i], i, why));
+        const fm__segment segments[] = {{NULL, &gate, 0, NULL, 0},
+                                        {f.recording, &gate, 1, &done, 1}};
+        CHECK(fm__device_submit(f.device, segments, 2, &runs[i], i, why));
         assert_int_equal(fm__alloc_count(), allocations);
     }
     assert_int_equal(fm__timeline_value(&done), 0); /* all wait for the gate */
@@ -899,15 +908,9 @@ static void many_submissions_in_flight(void **state) {
     }
     fm__timeline_wait(&done, IN_FLIGHT);
     assert_int_equal(fm__alloc_count(), allocations); /* running allocates nothing */
-    for (int i = 0; i < IN_FLIGHT; i++) {
-        assert_true(status[i].first == UINT64_MAX);
-        interpreter_compare(&in, m.tape, m.tape->logits, 1, &runs[i]);
-        run_finish(&runs[i]);
-    }
-    fm__device_recording_destroy(&recording);
-    fm__device_destroy(&device);
-    interpreter_finish(&in);
-    model_finish(&m);
+    for (int i = 0; i < IN_FLIGHT; i++)
+        flight_check(&f, &runs[i]);
+    flight_end(&f);
 }
 
 static void a_full_queue_refuses_at_once(void **state) {
