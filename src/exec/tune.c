@@ -13,8 +13,12 @@
  *               whole, one after the other, as long as that is faster.
  *   more        Where one share for all was not worth it, the class with the longest product is
  *               divided, then the next, as long as that is faster.
+ *   level       All classes so that both units would have ended together in the runs of what is
+ * best so far. A share that is off by a tenth costs less than the noise of a few runs, but the
+ * units' ends, summed over all products and runs, show it.
  *
- * A change is measured in turns with what is best so far, and must be faster by `worth`.
+ * A change is measured in turns with what is best so far, and must be faster by `worth`; one of
+ * `fewer` and `more` in nearly every turn. A levelled one must not be slower.
  */
 #include "exec/tune.h"
 
@@ -23,15 +27,15 @@
 
 #include "exec/median.h"
 
-enum { STAGE_BALANCE, STAGE_EACH, STAGE_FEWER, STAGE_MORE, STAGE_END };
+enum { STAGE_BALANCE, STAGE_EACH, STAGE_FEWER, STAGE_MORE, STAGE_LEVEL, STAGE_END };
 
 /* Runs of which so many fit into the budget are short: a change is then measured more often. */
-enum { SHORT = 80, SHORT_REPEATS = 5 };
+enum { SHORT = 80, SHORT_REPEATS = 5, LEVEL_REPEATS = 8, MOST_LEVELS = 3 };
 
 /* A change that takes that much more in its first run is not run again. */
 static const double CLEARLY_SLOWER = 1.1;
 /* Shares that differ by less of the shorter way to an end are one. */
-static const double SAME_SHARE = 0.05;
+static const double SAME_SHARE = 0.05, SAME_LEVEL = 0.015;
 static const double LEAST_SHARE = 0.005;
 /* Cut at other rows than the shares of the work say, since later rows see more keys: the first unit
    may have that much more of the products than of the work. */
@@ -113,17 +117,27 @@ static double balanced(const fm__tune *tune, uint32_t c, double share) {
 
 static void begin_change(fm__tune *tune) {
     tune->turn = 0;
+    tune->of_change = (fm__tune_times){0};
     memcpy(tune->shares, tune->best, sizeof tune->shares);
 }
 
 static bool differs(const fm__tune *tune) {
+    double same = tune->stage == STAGE_LEVEL ? SAME_LEVEL : SAME_SHARE;
     for (uint32_t c = 0; c < tune->n_class; c++) {
         double a = tune->best[c], b = tune->change[c];
         double room = fmin(fmin(a, 1 - a), fmin(b, 1 - b));
-        if (fabs(a - b) > SAME_SHARE * room + 1e-9)
+        if (fabs(a - b) > same * room + 1e-9)
             return true;
     }
     return false;
+}
+
+static void add_times(fm__tune_times *sum, const fm__tune_times *times) {
+    for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++) {
+        sum->first_ns[c] += times->first_ns[c];
+        sum->second_ns[c] += times->second_ns[c];
+        sum->late_ns[c] += times->late_ns[c];
+    }
 }
 
 /* The share with which both units would have ended the class's products together in the fastest
@@ -191,6 +205,28 @@ static bool propose_more(fm__tune *tune) {
     return has_times(tune, c);
 }
 
+/* Every divided class, so that both units end together, by the sums of all runs of the best. */
+static bool propose_level(fm__tune *tune) {
+    const fm__tune_times *t = &tune->of_best;
+    if (tune->next++ == MOST_LEVELS)
+        return false;
+    for (uint32_t c = 0; c < tune->n_class; c++) {
+        double share = tune->best[c];
+        tune->change[c] = share;
+        if (share <= 0 || share >= 1 || t->first_ns[c] <= 0 || t->second_ns[c] <= 0)
+            continue;
+        double all = t->first_ns[c] / (1 - share) + t->second_ns[c] / share;
+        share += t->late_ns[c] / all;
+        tune->change[c] = fmin(fmax(share, LEAST_SHARE), 1 - LEAST_SHARE);
+    }
+    return true;
+}
+
+static void end_stage(fm__tune *tune) {
+    tune->stage = tune->stage == STAGE_FEWER ? STAGE_LEVEL : tune->stage + 1;
+    tune->next = 0;
+}
+
 static void next_change(fm__tune *tune) {
     bool broke =
         tune->options.budget_ns > 0 && tune->spent_ns + 2 * tune->best_ns > tune->options.budget_ns;
@@ -198,15 +234,14 @@ static void next_change(fm__tune *tune) {
         bool found = tune->stage == STAGE_BALANCE ? propose_balance(tune)
                      : tune->stage == STAGE_EACH  ? propose_each(tune)
                      : tune->stage == STAGE_FEWER ? propose_fewer(tune)
-                                                  : propose_more(tune);
+                     : tune->stage == STAGE_MORE  ? propose_more(tune)
+                                                  : propose_level(tune);
         if (found && differs(tune)) {
             begin_change(tune);
             return;
         }
-        if (!found) {
-            tune->stage = tune->stage < STAGE_FEWER ? tune->stage + 1 : STAGE_END;
-            tune->next = 0;
-        }
+        if (!found)
+            end_stage(tune);
     }
     tune->done = true;
 }
@@ -217,27 +252,46 @@ static void end_change(fm__tune *tune, bool better, double ns) {
         memcpy(tune->best, tune->change, sizeof tune->best);
         tune->best_ns = ns;
         tune->best_part = tune->change_part;
+        tune->of_best = tune->of_change;
     }
     if (tune->stage >= STAGE_FEWER && !better)
-        tune->stage = STAGE_END;
+        end_stage(tune);
     next_change(tune);
 }
 
-static void feed_change(fm__tune *tune, double ns) {
+/* How often a change is measured. */
+static uint32_t repeats(const fm__tune *tune) {
+    bool often = tune->stage == STAGE_LEVEL && tune->options.repeats >= SHORT_REPEATS;
+    return often ? LEVEL_REPEATS : tune->options.repeats;
+}
+
+/* That some products are better left whole, or divided, is what few of the neighbouring runs deny:
+   nothing but noise may speak for it. */
+static bool pairs_agree(const fm__tune *tune, uint32_t n) {
+    uint32_t against = 0;
+    for (uint32_t i = 0; i < n; i++)
+        against += tune->change_ns[i] >= tune->base_ns[i];
+    return (tune->stage != STAGE_FEWER && tune->stage != STAGE_MORE) ||
+           against <= n / SHORT_REPEATS;
+}
+
+static void feed_change(fm__tune *tune, const fm__tune_times *times) {
     uint32_t n = tune->turn / 2;
     bool change = tune->turn % 2 == 1;
-    (change ? tune->change_ns : tune->base_ns)[n] = ns;
+    (change ? tune->change_ns : tune->base_ns)[n] = times->ns;
+    add_times(change ? &tune->of_change : &tune->of_best, times);
     tune->turn++;
-    if (change && n == 0 && ns > CLEARLY_SLOWER * tune->base_ns[0]) {
-        end_change(tune, false, ns);
+    if (change && n == 0 && times->ns > CLEARLY_SLOWER * tune->base_ns[0]) {
+        end_change(tune, false, times->ns);
         return;
     }
-    if (tune->turn < 2 * tune->options.repeats) {
+    if (tune->turn < 2 * repeats(tune)) {
         memcpy(tune->shares, tune->turn % 2 == 1 ? tune->change : tune->best, sizeof tune->shares);
         return;
     }
     double base = fm__median(tune->base_ns, n + 1), other = fm__median(tune->change_ns, n + 1);
-    end_change(tune, other < base * (1 - tune->options.worth), other);
+    double worth = tune->stage == STAGE_LEVEL ? 0 : tune->options.worth;
+    end_change(tune, other <= base * (1 - worth) && pairs_agree(tune, n + 1), other);
 }
 
 /* ---- one share for all ---- */
@@ -253,6 +307,8 @@ static void begin_changes(fm__tune *tune) {
             tune->best_part = search->points[i].first_part;
         }
     set_all(tune, tune->best, best);
+    if (tune->reference_ns > 0 && fabs(tune->reference_share - best) < 1e-9)
+        add_times(&tune->of_best, &tune->reference);
     sort_classes(tune);
     if (tune->best_ns * SHORT < tune->options.budget_ns && tune->options.repeats < SHORT_REPEATS)
         tune->options.repeats = SHORT_REPEATS;
@@ -299,7 +355,7 @@ void fm__tune_feed(fm__tune *tune, const fm__tune_times *times) {
     } else {
         if (tune->turn % 2 == 1)
             tune->change_part = times->first_part * CUT;
-        feed_change(tune, times->ns);
+        feed_change(tune, times);
     }
     if (isfinite(times->ns))
         tune->spent_ns += times->ns;

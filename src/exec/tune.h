@@ -50,6 +50,7 @@ typedef struct fm__tune {
     double shares[FM__TUNE_CLASSES]; /* to be measured now */
     double change[FM__TUNE_CLASSES]; /* what is compared with the best */
     double base_ns[8], change_ns[8];
+    fm__tune_times of_best, of_change; /* sums of runs with either; `ns` and `first_part` unused */
     uint32_t turn;
     uint32_t stage, next;                 /* changes to try */
     uint32_t order[FM__TUNE_CLASSES];     /* by what one product takes, longest first */
