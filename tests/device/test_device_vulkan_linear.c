@@ -28,9 +28,10 @@ static void check_types(uint32_t begin, uint32_t end, bool many) {
             for (size_t i = index % 2; i < COUNT(k_of_1); i += 2) {
                 shape s = {.type = type, .k = k_at(type, i), .fast = fast != 0};
                 s.n = all_n[(i + index) % COUNT(all_n)];
-                s.bound = many             ? all_tokens[(i + index) % COUNT(all_tokens)]
-                          : index % 2 == 0 ? 1
-                                           : 5 + (uint32_t)i / 2; /* kernels for up to 8 */
+                s.bound = many ? all_tokens[(i + index) % COUNT(all_tokens)]
+                          : (index + i / 2) % 2 == 0
+                              ? 1
+                              : 5 + (uint32_t)i / 2; /* kernels for one, and up to 8 */
                 /* A gated unit is another kernel: a third of the types have it. */
                 s.follow = fast             ? (follow)(i / 2 % 2)
                            : index % 3 == 0 ? (follow)(SILU + index / 3 % 2)

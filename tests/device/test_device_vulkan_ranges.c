@@ -51,7 +51,7 @@ static void test_ranges(void **state) {
 
 /* ---- the shapes that GPUs run: larger tiles, more lanes, the device's own dot product ---- */
 
-static void check_trial(fm__vulkan_trial trial, bool dot, bool many) {
+static void check_trial(fm__vulkan_trial trial, bool dot, uint32_t bound) {
     static const uint32_t types[] = {FM__TYPE_Q4_0, FM__TYPE_MXFP4, FM__TYPE_Q5_1,
                                      FM__TYPE_Q2_K, FM__TYPE_Q6_K,  FM__TYPE_Q4_K};
     bool had_dot = gpu->has_dot;
@@ -61,7 +61,7 @@ static void check_trial(fm__vulkan_trial trial, bool dot, bool many) {
         const shape s = {.type = fm__type_at(types[i]),
                          .n = 100,
                          .k = 1280, /* two segments */
-                         .bound = many ? 65 : 8,
+                         .bound = bound,
                          .follow = (follow)(i % FOLLOW_COUNT)};
         check_shape(&s, s.bound, i);
     }
@@ -73,14 +73,16 @@ static void test_large_tiles(void **state) {
     (void)state;
     const fm__vulkan_trial large = {
         .lanes = 128, .row_lanes = 8, .lane_rows = 8, .lane_tokens = 4, .step = 2};
-    check_trial(large, true, true);
+    check_trial(large, true, 65);
 }
 
 static void test_many_lanes(void **state) {
     (void)state;
     if (gpu->max_invocations < 256)
         skip();
-    check_trial((fm__vulkan_trial){.lanes = 256, .round = 8}, true, false);
+    check_trial((fm__vulkan_trial){.lanes = 256, .round = 8}, true, 8);
+    for (uint32_t section = 8; section <= 64; section *= 8) /* within a segment, and two at once */
+        check_trial((fm__vulkan_trial){.lanes = 256, .round = section}, true, 1);
 }
 
 int main(void) {

@@ -6,8 +6,8 @@
  * vulkan.c, on the loading thread.
  *
  * Up to FEW rows (the tape's bound, not the run's rows) a workgroup takes a panel and reads it once
- * for all of them; beyond, a tile of rows x tokens from shared memory, by int8 matrices where
- * device and build have them.
+ * for all of them, quantised weights of one row by a kernel of their own; beyond, a tile of rows x
+ * tokens from shared memory, by int8 matrices where device and build have them.
  */
 #include "device/vulkan/vulkan.h"
 
@@ -46,13 +46,15 @@ typedef struct names {
     { name, "kernel " name " failed its self-test" }
 #define FORMS(kind, id)                                                                            \
     {                                                                                              \
-        {NAMES(kind "_" #id), NAMES(kind "_" #id "_vec")},                                         \
+        {NAMES(kind "_" #id), NAMES(kind "_" #id "_vec"), NAMES(kind "_" #id "_one")},             \
             {NAMES(kind "_" #id "_fast"), NAMES(kind "_" #id "_fast_vec")},                        \
     }
 #define ROW(id, NAME) {FORMS("linear", id), FORMS("linear_glu", id)},
 
-/* [type][glu][fast][few rows] */
-static const names all_names[FM__TYPE_COUNT][2][2][2] = {FM__TYPE_LIST(ROW)};
+enum { MANY_ROWS, FEW_ROWS, ONE_ROW, SIZES };
+
+/* [type][glu][fast][size]; floats have no kernel for one row. */
+static const names all_names[FM__TYPE_COUNT][2][2][SIZES] = {FM__TYPE_LIST(ROW)};
 
 #define MATRIX_ROW(id, NAME) {NAMES("linear_" #id "_matrix"), NAMES("linear_glu_" #id "_matrix")},
 
@@ -94,26 +96,71 @@ static uint32_t table(const fm__type *type) {
 typedef struct plan {
     fm__vulkan_variant variant;
     const names *names;
-    bool few, matrix;
+    int size;
+    bool matrix;
     uint32_t rows, tokens; /* of a workgroup: columns of out, and rows of it */
 } plan;
 
-static fm__vulkan_shader shader(const fm__vulkan *gpu, const fm__type *type, bool few) {
+static fm__vulkan_shader shader(const fm__vulkan *gpu, const fm__type *type, int size) {
+#define SHADERS(kind)                                                                              \
+    {                                                                                              \
+        {FM__VULKAN_SHADER_linear_##kind, FM__VULKAN_SHADER_linear_##kind##_dot},                  \
+            {FM__VULKAN_SHADER_linear_##kind##_vec, FM__VULKAN_SHADER_linear_##kind##_vec_dot},    \
+            {FM__VULKAN_SHADER_linear_##kind##_one, FM__VULKAN_SHADER_linear_##kind##_one_dot},    \
+    }
+    static const fm__vulkan_shader all[2][SIZES][2] = {SHADERS(q32), SHADERS(q256)};
+#undef SHADERS
     if (!type->quantised)
-        return few ? FM__VULKAN_SHADER_linear_float_vec : FM__VULKAN_SHADER_linear_float;
-    bool wide = type->block == 256;
-    if (gpu->has_dot && few)
-        return wide ? FM__VULKAN_SHADER_linear_q256_vec_dot : FM__VULKAN_SHADER_linear_q32_vec_dot;
-    if (gpu->has_dot)
-        return wide ? FM__VULKAN_SHADER_linear_q256_dot : FM__VULKAN_SHADER_linear_q32_dot;
-    if (few)
-        return wide ? FM__VULKAN_SHADER_linear_q256_vec : FM__VULKAN_SHADER_linear_q32_vec;
-    return wide ? FM__VULKAN_SHADER_linear_q256 : FM__VULKAN_SHADER_linear_q32;
+        return size == FEW_ROWS ? FM__VULKAN_SHADER_linear_float_vec
+                                : FM__VULKAN_SHADER_linear_float;
+    return all[type->block == 256][size][gpu->has_dot];
 }
 
 static void set(fm__vulkan_variant *variant, uint32_t at, uint32_t value) {
     variant->values[at] = value;
     variant->n = at + 1 > variant->n ? at + 1 : variant->n;
+}
+
+/* ---- one row ---- */
+
+/* Lanes of linear_one.glsl that work at the same rows of a block, or of a chunk. */
+static uint32_t one_team(const fm__type *type) {
+    return type->block == 32 ? 4 : type->code_bits < 4 ? 8 : 16;
+}
+
+/* Chunks of a section: a block, or a chunk, for each team. */
+static uint32_t one_section(const fm__type *type, uint32_t lanes) {
+    return lanes / one_team(type) * (type->block / FM__CHUNK);
+}
+
+/* Shared bytes: two sections' products of 64 bytes a chunk, or a block's integers of 16 bytes a
+   lane and its terms. */
+static uint32_t one_bytes(const fm__type *type, uint32_t lanes) {
+    uint32_t teams = lanes / one_team(type), kinds = type->has_min ? 2 : 1;
+    uint32_t bytes = type->block == 32 ? 2 * 64 * teams : 16 * lanes + 64 * teams;
+    return kinds * bytes + (type->lut != NULL ? 1024 : 4) + 12; /* arrays of one */
+}
+
+/* Many panels: many small workgroups, which wait for memory in turns. Few: large ones. */
+static uint32_t one_lanes(const fm__vulkan *gpu, const fm__weight *weight) {
+    bool many = gpu->device.properties.software || weight->panels > FEW_WORKGROUPS;
+    uint32_t lanes = many ? LEAST_LANES : 512, most = least(gpu->shared_bytes, SHARED_KEPT);
+    while (lanes > gpu->max_invocations ||
+           (lanes > LEAST_LANES && one_bytes(weight->type, lanes) > most))
+        lanes /= 2;
+    return lanes;
+}
+
+static void plan_one(const fm__vulkan *gpu, const fm__weight *weight, plan *out) {
+    const fm__vulkan_trial *trial = &gpu->trial;
+    out->size = ONE_ROW;
+    out->rows = FM__PANEL_ROWS;
+    out->tokens = 1;
+    uint32_t lanes = trial->lanes != 0 ? trial->lanes : one_lanes(gpu, weight);
+    set(&out->variant, 0, lanes);
+    set(&out->variant, CONSTANT_TILE,
+        trial->round != 0 ? trial->round : one_section(weight->type, lanes));
+    set(&out->variant, CONSTANT_TILE + 1, gpu->device.properties.software);
 }
 
 /* ---- few rows ---- */
@@ -130,23 +177,21 @@ static uint32_t vec_bytes(const fm__type *type, const fm__panel_layout *layout, 
     return 2 * (stage + products) + (type->lut != NULL ? 1024 : 4) + 12; /* arrays of one */
 }
 
-/* 512 where there are few panels to go round. 128 where there are many, blocks are of 256 and there
-   is one token: more workgroups then share a core, and wait for memory in turns (lab note 070). */
-static uint32_t vec_lanes(const fm__vulkan *gpu, const fm__weight *weight, uint32_t tokens) {
-    uint32_t lanes = gpu->device.properties.software             ? LEAST_LANES
-                     : weight->panels <= FEW_WORKGROUPS          ? 512
-                     : weight->type->block == 256 && tokens == 1 ? 128
-                                                                 : 256;
+/* 512 where there are few panels to go round. */
+static uint32_t vec_lanes(const fm__vulkan *gpu, const fm__weight *weight) {
+    uint32_t lanes = gpu->device.properties.software    ? LEAST_LANES
+                     : weight->panels <= FEW_WORKGROUPS ? 512
+                                                        : 256;
     return least(lanes, gpu->max_invocations);
 }
 
 static void plan_few(const fm__vulkan *gpu, const fm__weight *weight, uint32_t bound, bool fast,
                      plan *out) {
     const fm__vulkan_trial *trial = &gpu->trial;
-    out->few = true;
+    out->size = FEW_ROWS;
     out->rows = FM__PANEL_ROWS;
     out->tokens = trial->tokens != 0 ? trial->tokens : power_of_two(bound);
-    set(&out->variant, 0, trial->lanes != 0 ? trial->lanes : vec_lanes(gpu, weight, out->tokens));
+    set(&out->variant, 0, trial->lanes != 0 ? trial->lanes : vec_lanes(gpu, weight));
     if (!weight->type->quantised) {
         set(&out->variant, CONSTANT_TILE, out->tokens);
         set(&out->variant, CONSTANT_TILE + 1, fast ? FLOAT_SLICE : FM__SEGMENT);
@@ -312,12 +357,14 @@ static plan plan_op(fm__vulkan *gpu, const fm__tape *tape, const fm__op *op) {
     set(&p.variant, 9, gpu->trial.sabotage == type);
     if (bound > FEW && plan_matrix(gpu, weight, bound, glu, &p))
         return p;
-    if (bound <= FEW)
+    if (bound == 1 && type->quantised && gpu->trial.tokens == 0)
+        plan_one(gpu, weight, &p);
+    else if (bound <= FEW)
         plan_few(gpu, weight, bound, op->fast, &p);
     else
         plan_many(gpu, weight, bound, &p);
-    p.names = &all_names[fm__type_index(type)][glu][op->fast && !type->quantised][p.few];
-    p.variant.shader = shader(gpu, type, p.few);
+    p.names = &all_names[fm__type_index(type)][glu][op->fast && !type->quantised][p.size];
+    p.variant.shader = shader(gpu, type, p.size);
     return p;
 }
 
@@ -362,7 +409,9 @@ fm__vulkan_trial fm__vulkan_linear_choice(fm__vulkan *gpu, const fm__tape *tape,
     fm__vulkan_trial trial = {.sabotage = gpu->trial.sabotage,
                               .lanes = p.variant.values[0],
                               .matrix = p.matrix ? FM__TRIAL_MATRIX : FM__TRIAL_LANES};
-    if (p.few) {
+    if (p.size == ONE_ROW) {
+        trial.round = own[0];
+    } else if (p.size == FEW_ROWS) {
         trial.tokens = own[0];
         trial.round = own[1];
     } else {

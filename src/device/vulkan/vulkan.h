@@ -43,11 +43,15 @@ typedef struct fm__vulkan_recorder fm__vulkan_recorder;
     X(linear_q256)        /* many tokens: a tile of rows x tokens a workgroup */                   \
     X(linear_q256_dot)    /* with the integer dot product of the device */                         \
     X(linear_q256_matrix) /* with its int8 matrices; not in every build (cmake/vulkan.cmake) */    \
-    X(linear_q256_vec)    /* few tokens: panels are read once, at memory speed */                  \
+    X(linear_q256_one)    /* one token */                                                          \
+    X(linear_q256_one_dot)                                                                         \
+    X(linear_q256_vec) /* few tokens: panels are read once, at memory speed */                     \
     X(linear_q256_vec_dot)                                                                         \
     X(linear_q32)                                                                                  \
     X(linear_q32_dot)                                                                              \
     X(linear_q32_matrix)                                                                           \
+    X(linear_q32_one)                                                                              \
+    X(linear_q32_one_dot)                                                                          \
     X(linear_q32_vec)                                                                              \
     X(linear_q32_vec_dot)                                                                          \
     X(quantise)                                                                                    \
@@ -93,7 +97,7 @@ void fm__vulkan_kernel_exclude(fm__vulkan *gpu, const fm__vulkan_kernel *kernel)
 typedef struct fm__vulkan_trial {
     const fm__type *sabotage; /* products of this type are made wrong, to test the self-test */
     uint32_t lanes;           /* of a workgroup */
-    uint32_t tokens, round;   /* products for few tokens */
+    uint32_t tokens, round;   /* products for few tokens; for one (tokens 0) round: its section */
     uint32_t row_lanes, lane_rows, lane_tokens, step; /* products for many */
     enum { FM__TRIAL_ANY, FM__TRIAL_MATRIX, FM__TRIAL_LANES } matrix;
 } fm__vulkan_trial;

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "linear_q256_one.glsl"
