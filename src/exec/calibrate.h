@@ -14,9 +14,6 @@ enum {
     FM__SEARCH_GRID = 21,
     FM__SEARCH_REPEATS = 12,
     FM__SEARCH_PASSES = 9, /* the first looks around, the last compares with the units alone */
-    /* Measurements of a search with the default options, at most: 28 candidates thrice, six passes
-       of up to 4, and the last, twice where it was disturbed. */
-    FM__SEARCH_MEASUREMENTS = 190,
 };
 
 /* One candidate share of the second unit, 0..1, and its times. */

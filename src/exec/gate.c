@@ -4,26 +4,36 @@
  *
  * Owns: nothing. Never does: time, allocate, run. Called from: the running thread.
  *
- *   lost      What calls of other arms took beyond the active arm's median, and what the first call
- *             after such a probe took beyond it. Each probe is charged with what it is expected to
- *             lose before it runs; the charge is replaced by what it did lose.
- *   budget    A probe may begin when the loss so far and the expected loss of all calls of its
- * block stay within `budget` of the time spent, or of the first FM__GATE_LENT_... calls'. Cheap
- * probes so come early, dear ones late, and none never. probation Calls of one arm follow each
- * other, the first is left out. An arm whose every call is beyond `hopeless` ends its probation
- * with the second; one as fast as the active arm within `hysteresis` gets a full window, which
- * costs little for the same reason. An arm that beats the active one by `hysteresis` becomes active
- * at once; when all are known, the one with the lowest median is locked. drift     The active arm's
- * median is off its reference by `drift`. Slower: every arm that would be as fast, had it kept its
- * time, is compared. Faster: the best other arm is, since whatever ended may have slowed it more.
- *   compare   A B B A, and when B does not come out slower, A B B A again: medians of four decide.
- *             B is expected to lose as if it had changed alike, where that is more.
- *   expiry    The active arm takes more or less than predicted, by `expire`, in most of its calls
- *             of two windows: what the predictions say of the others does not hold either. None is
- *             hopeless any more and each gets a probation, the likeliest first. How much slower an
- *             arm was predicted to be only delays its probe, until the budget allows for that.
- *   back-off  After a comparison without a switch the next waits, twice as long each time. The arm
- *             that was left after a drift is compared again in the same way: it may recover.
+ *   lost
+ *       What calls of other arms took beyond the active arm's median, and what the first call after
+ *       such a probe took beyond it. Each probe is charged with what it is expected to lose before
+ *       it runs; the charge is replaced by what it did lose.
+ *   budget
+ *       A probe may begin when the loss so far and the expected loss of all calls of its block stay
+ *       within `budget` of the time spent, or of the first FM__GATE_LENT_... calls'. Cheap probes
+ *       so come early, dear ones late, and none never.
+ *   probation
+ *       Calls of one arm follow each other, the first is left out. An arm whose every call is
+ *       beyond `hopeless` ends its probation with the second; one as fast as the active arm within
+ *       `hysteresis` gets a full window, which costs little for the same reason. An arm that beats
+ *       the active one by `hysteresis` becomes active at once; when all are known, the one with the
+ *       lowest median is locked.
+ *   drift
+ *       The active arm's median is off its reference by `drift`. Slower: every arm that would be as
+ *       fast, had it kept its time, is compared. Faster: the best other arm is, since whatever
+ *       ended may have slowed it more.
+ *   compare
+ *       A B B A, and when B does not come out slower, A B B A again: medians of four decide. B is
+ *       expected to lose as if it had changed alike, where that is more.
+ *   expiry
+ *       The active arm takes more or less than predicted, by `expire`, in most of its calls of two
+ *       windows: what the predictions say of the others does not hold either. None is hopeless any
+ *       more and each gets a probation, the likeliest first. How much slower an arm was predicted
+ *       to be only delays its probe, until the budget allows for that.
+ *   back-off
+ *       After a comparison without a switch the next waits, twice as long each time. An arm that
+ *       was left is compared again in the same way: what slowed it, a drift or the first calls of a
+ *       program, may have ended.
  */
 #include "exec/gate.h"
 
@@ -230,10 +240,11 @@ static void settle(fm__gate *gate) {
     gate->compared = 0;
 }
 
-static void activate(fm__gate *gate, uint32_t i) {
+/* `left`: an arm to compare with again later, or NO_ARM. */
+static void activate(fm__gate *gate, uint32_t i, uint32_t left) {
     gate->switches += gate->active != i;
     gate->active = i;
-    gate->left = NO_ARM;
+    gate->left = left;
     gate->off = 0;
     gate->backoff = gate->wait_calls = FM__GATE_BACKOFF;
     settle(gate);
@@ -306,7 +317,7 @@ static void feed_probation(fm__gate *gate, uint32_t i) {
     if (enough && ratio < 1 - gate->options.hysteresis) {
         say(gate, FM__GATE_SWITCH, "%.24s takes %.1f %% less than %.24s, by medians of %u",
             arm->name, -percent(ratio), active->name, arm->n_sample);
-        activate(gate, i);
+        activate(gate, i, gate->active);
     } else
         say(gate, FM__GATE_KEPT, "probation of %.24s is over: %.2f times %.24s", arm->name, ratio,
             active->name);
@@ -327,7 +338,7 @@ static void lock_if_proved(fm__gate *gate) {
             best = i;
     }
     if (best != gate->active)
-        activate(gate, best);
+        activate(gate, best, gate->active);
     settle(gate);
     gate->phase = FM__GATE_LOCKED;
     say(gate, FM__GATE_LOCK, "%.24s has the lowest median of %u", gate->arms[best].name,
@@ -458,9 +469,7 @@ static void judge(fm__gate *gate) {
     if (gate->step == FM__GATE_PAIRS && other < worth * active) {
         say(gate, FM__GATE_SWITCH, "%.24s takes %.1f %% less than %.24s, by A B B A twice",
             gate->arms[i].name, -percent(other / active), gate->arms[gate->active].name);
-        uint32_t left = gate->drifted ? gate->active : NO_ARM;
-        activate(gate, i);
-        gate->left = left;
+        activate(gate, i, gate->drifted ? gate->active : NO_ARM);
         back_to_watching(gate);
         return;
     }
@@ -654,7 +663,7 @@ bool fm__gate_remove(fm__gate *gate, uint32_t i) {
     bool was_active = gate->active == i;
     if (was_active) {
         gate->probing = NO_ARM;
-        activate(gate, best);
+        activate(gate, best, NO_ARM);
         say(gate, FM__GATE_SWITCH, "%.24s failed: %.24s takes over", gate->arms[i].name,
             gate->arms[best].name);
     } else

@@ -94,7 +94,7 @@ typedef struct fm__gate {
     double pair[FM__GATE_PAIRS];
     double before;            /* PAIRED: the challenger's median until now */
     bool drifted;             /* the active arm's median is off its reference */
-    uint32_t left;            /* the arm that drift made the gate leave: it may recover */
+    uint32_t left;            /* an arm that was active before: it may recover */
     uint32_t compared;        /* mask of the challengers that were compared since */
     bool all_alike;           /* and all of them had changed like the active arm */
     bool refused;             /* a probe is due and was not allowed: said once */

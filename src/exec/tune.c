@@ -14,8 +14,8 @@
  *   more        Where one share for all was not worth it, the class with the longest product is
  *               divided, then the next, as long as that is faster.
  *   level       All classes so that both units would have ended together in the runs of what is
- * best so far. A share that is off by a tenth costs less than the noise of a few runs, but the
- * units' ends, summed over all products and runs, show it.
+ *               best so far. A share that is off by a tenth costs less than the noise of a few
+ *               runs, but the units' ends, summed over all products and runs, show it.
  *
  * A change is measured in turns with what is best so far, and must be faster by `worth`; one of
  * `fewer` and `more` in nearly every turn. A levelled one must not be slower.
@@ -227,10 +227,15 @@ static void end_stage(fm__tune *tune) {
     tune->next = 0;
 }
 
+/* `runs` more would take more than there is. */
+static bool broke(const fm__tune *tune, uint32_t runs) {
+    double budget = tune->options.budget_ns;
+    return budget > 0 && tune->spent_ns + runs * tune->best_ns > budget;
+}
+
 static void next_change(fm__tune *tune) {
-    bool broke =
-        tune->options.budget_ns > 0 && tune->spent_ns + 2 * tune->best_ns > tune->options.budget_ns;
-    while (!broke && tune->stage != STAGE_END) {
+    bool over = broke(tune, 2);
+    while (!over && tune->stage != STAGE_END) {
         bool found = tune->stage == STAGE_BALANCE ? propose_balance(tune)
                      : tune->stage == STAGE_EACH  ? propose_each(tune)
                      : tune->stage == STAGE_FEWER ? propose_fewer(tune)
@@ -285,7 +290,7 @@ static void feed_change(fm__tune *tune, const fm__tune_times *times) {
         end_change(tune, false, times->ns);
         return;
     }
-    if (tune->turn < 2 * repeats(tune)) {
+    if (tune->turn < 2 * repeats(tune) && !(change && broke(tune, 2))) {
         memcpy(tune->shares, tune->turn % 2 == 1 ? tune->change : tune->best, sizeof tune->shares);
         return;
     }

@@ -13,7 +13,7 @@
 #include "exec/calibrate.h"
 #include "exec/exec.h"
 
-enum { FM__TUNE_CLASSES = 16, FM__TUNE_NO_CLASS = 255, FM__TUNE_MEASUREMENTS = 256 };
+enum { FM__TUNE_CLASSES = 16, FM__TUNE_NO_CLASS = 255 };
 
 typedef struct fm__tune_options {
     fm__search_options search; /* of the share that all classes begin with */

@@ -9,6 +9,9 @@
 #include "exec/tune.h"
 #include "null_pair.h"
 
+/* Of a search with the default options: more than any took. */
+enum { MOST_RUNS = 256 };
+
 enum { WIDTH = 896, NARROW = 128, FFN = 4864, LAYERS = 6, VOCAB = 8192, GRID = 64 };
 
 typedef struct chain {
@@ -149,6 +152,18 @@ static double run_uniform(chain *c, double share) {
     return run_shares(c, shares).ns;
 }
 
+/* Noise of a run, and of either unit's time for each class of products. */
+static void disturb(fm__tune_times *times, double noise, fm__random *random) {
+    times->ns *= 1 + noise * (double)fm__random_normal(random);
+    for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++) {
+        double first = noise * (double)fm__random_normal(random) * times->first_ns[c];
+        double second = noise * (double)fm__random_normal(random) * times->second_ns[c];
+        times->first_ns[c] += first;
+        times->second_ns[c] += second;
+        times->late_ns[c] += first - second;
+    }
+}
+
 static void tune_seeded(chain *c, fm__tune *tune, double noise, uint64_t seed, double budget_ns) {
     double shares[FM__TUNE_CLASSES];
     fm__random random;
@@ -156,9 +171,9 @@ static void tune_seeded(chain *c, fm__tune *tune, double noise, uint64_t seed, d
     fm__tune_init(tune, &(fm__tune_options){.budget_ns = budget_ns}, c->count, c->n_class);
     while (fm__tune_next(tune, shares)) {
         fm__tune_times times = run_shares(c, shares);
-        times.ns *= 1 + noise * (double)fm__random_normal(&random);
+        disturb(&times, noise, &random);
         fm__tune_feed(tune, &times);
-        assert_true(tune->measured <= FM__TUNE_MEASUREMENTS);
+        assert_true(tune->measured <= MOST_RUNS);
     }
 }
 
@@ -294,10 +309,11 @@ static void narrow_products_feel_a_late_begin(void **state) {
  */
 static void noise_is_levelled_out(void **state) {
     (void)state;
-    enum { SEEDS = 20 };
+    enum { SEEDS = 100 };
     chain c;
     fm__tune tune;
     double at = 0, sum = 0, worst = 0;
+    uint32_t bad = 0;
     chain_init(&c, (fm__null_options){.bytes_per_ns = 10, .dispatch_ns = 500},
                (fm__null_options){.bytes_per_ns = 4, .dispatch_ns = 6000, .contention = 0.9}, 1);
     double uniform = best_uniform(&c, &at);
@@ -306,9 +322,11 @@ static void noise_is_levelled_out(void **state) {
         double over = run_shares(&c, tune.best).ns / uniform;
         sum += over;
         worst = fmax(worst, over);
+        bad += over > 1.01;
     }
-    print_message("of the best share for all: mean %.4f, worst %.4f\n", sum / SEEDS, worst);
-    assert_true(sum / SEEDS < 1.002 && worst < 1.01);
+    print_message("of the best share for all: mean %.4f, worst %.4f, %u of %u above 1.01\n",
+                  sum / SEEDS, worst, bad, SEEDS);
+    assert_true(sum / SEEDS < 1.005 && worst < 1.05 && bad <= SEEDS / 10);
     chain_finish(&c);
 }
 
@@ -325,7 +343,7 @@ static void a_budget_ends_the_tuning(void **state) {
             const fm__tune_times times = run_shares(&c, shares);
             fm__tune_feed(&tune, &times);
         }
-        assert_true(tune.spent_ns < budget + 25 * zero);
+        assert_true(tune.spent_ns < budget + 12 * zero); /* a search takes so many at least */
         assert_true(run_shares(&c, tune.best).ns <= zero * 1.0001);
         if (budget > 60 * zero)
             assert_true(tune.best_ns < 0.53 * zero);

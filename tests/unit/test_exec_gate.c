@@ -551,6 +551,24 @@ static void the_gpu_alone_is_left_alone(void **state) {
     assert_true(thousand < 0.03 && ten <= 0.01);
 }
 
+/* A first arm whose first calls are slow loses to a second one, which it is faster than. */
+static double slow_at_first(const world *w, uint32_t arm, uint64_t call) {
+    return arm == 0 && call < 12 ? 9e6 : w->base[arm];
+}
+
+static void a_slow_start_is_forgiven(void **state) {
+    (void)state;
+    world w;
+    world_init(&w, slow_at_first, (double[]){3.5e6, 7.7e6}, NULL, 2);
+    world_run(&w, 20);
+    assert_int_equal(w.gate.active, 1);
+    world_run(&w, 80);
+    assert_int_equal(w.gate.active, 0);
+    world_run(&w, 900);
+    assert_int_equal(w.gate.active, 0);
+    assert_int_equal(w.gate.switches, 2); /* away, and back */
+}
+
 static void removal(void **state) {
     (void)state;
     world w;
@@ -856,6 +874,7 @@ int main(void) {
         cmocka_unit_test(predictions_too_slow_expire),
         cmocka_unit_test(predictions_outlast_noise),
         cmocka_unit_test(the_gpu_alone_is_left_alone),
+        cmocka_unit_test(a_slow_start_is_forgiven),
         cmocka_unit_test(removal),
         cmocka_unit_test(removal_at_any_moment),
         cmocka_unit_test(tight_memory_forbids),
