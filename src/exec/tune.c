@@ -17,6 +17,9 @@
  *               best so far. A share that is off by a tenth costs less than the noise of a few
  *               runs, but the units' ends, summed over all products and runs, show it.
  *
+ *   check       Nothing divided, where what was found is by now no faster than that was, by the
+ * search's dead band: times may have drifted, or luck ended.
+ *
  * A change is measured in turns with what is best so far, and must be faster by `worth`; one of
  * `fewer` and `more` in nearly every turn. A levelled one must not be slower.
  */
@@ -27,7 +30,7 @@
 
 #include "exec/median.h"
 
-enum { STAGE_BALANCE, STAGE_EACH, STAGE_FEWER, STAGE_MORE, STAGE_LEVEL, STAGE_END };
+enum { STAGE_BALANCE, STAGE_EACH, STAGE_FEWER, STAGE_MORE, STAGE_LEVEL, STAGE_CHECK, STAGE_END };
 
 /* Runs of which so many fit into the budget are short: a change is then measured more often. */
 enum { SHORT = 80, SHORT_REPEATS = 5, LEVEL_REPEATS = 8, MOST_LEVELS = 3 };
@@ -222,6 +225,19 @@ static bool propose_level(fm__tune *tune) {
     return true;
 }
 
+static bool divides(const fm__tune *tune) {
+    for (uint32_t c = 0; c < tune->n_class; c++)
+        if (tune->best[c] > 0)
+            return true;
+    return false;
+}
+
+static bool propose_check(fm__tune *tune) {
+    double worth = 1 - tune->search.options.dead_band;
+    memset(tune->change, 0, sizeof tune->change);
+    return tune->next++ == 0 && tune->best_ns > worth * tune->zero_ns;
+}
+
 static void end_stage(fm__tune *tune) {
     tune->stage = tune->stage == STAGE_FEWER ? STAGE_LEVEL : tune->stage + 1;
     tune->next = 0;
@@ -234,13 +250,17 @@ static bool broke(const fm__tune *tune, uint32_t runs) {
 }
 
 static void next_change(fm__tune *tune) {
-    bool over = broke(tune, 2);
-    while (!over && tune->stage != STAGE_END) {
+    if (tune->stage < STAGE_CHECK && broke(tune, 2)) {
+        tune->stage = STAGE_CHECK; /* of which there is always time */
+        tune->next = 0;
+    }
+    while (tune->stage != STAGE_END) {
         bool found = tune->stage == STAGE_BALANCE ? propose_balance(tune)
                      : tune->stage == STAGE_EACH  ? propose_each(tune)
                      : tune->stage == STAGE_FEWER ? propose_fewer(tune)
                      : tune->stage == STAGE_MORE  ? propose_more(tune)
-                                                  : propose_level(tune);
+                     : tune->stage == STAGE_LEVEL ? propose_level(tune)
+                                                  : propose_check(tune);
         if (found && differs(tune)) {
             begin_change(tune);
             return;
@@ -252,10 +272,12 @@ static void next_change(fm__tune *tune) {
 }
 
 /* The change is measured: on within its stage, or to the next one. */
-static void end_change(fm__tune *tune, bool better, double ns) {
+static void end_change(fm__tune *tune, bool better, double base_ns, double ns) {
+    tune->best_ns = better ? ns : base_ns;
+    if (tune->stage == STAGE_CHECK)
+        tune->zero_ns = ns;
     if (better) {
         memcpy(tune->best, tune->change, sizeof tune->best);
-        tune->best_ns = ns;
         tune->best_part = tune->change_part;
         tune->of_best = tune->of_change;
     }
@@ -287,7 +309,7 @@ static void feed_change(fm__tune *tune, const fm__tune_times *times) {
     add_times(change ? &tune->of_change : &tune->of_best, times);
     tune->turn++;
     if (change && n == 0 && times->ns > CLEARLY_SLOWER * tune->base_ns[0]) {
-        end_change(tune, false, times->ns);
+        end_change(tune, false, tune->base_ns[0], times->ns);
         return;
     }
     if (tune->turn < 2 * repeats(tune) && !(change && broke(tune, 2))) {
@@ -295,8 +317,10 @@ static void feed_change(fm__tune *tune, const fm__tune_times *times) {
         return;
     }
     double base = fm__median(tune->base_ns, n + 1), other = fm__median(tune->change_ns, n + 1);
-    double worth = tune->stage == STAGE_LEVEL ? 0 : tune->options.worth;
-    end_change(tune, other <= base * (1 - worth) && pairs_agree(tune, n + 1), other);
+    double worth = tune->stage == STAGE_LEVEL   ? 0
+                   : tune->stage == STAGE_CHECK ? -tune->search.options.dead_band
+                                                : tune->options.worth;
+    end_change(tune, other <= base * (1 - worth) && pairs_agree(tune, n + 1), base, other);
 }
 
 /* ---- one share for all ---- */
@@ -372,18 +396,15 @@ double fm__tune_predict_alone(const fm__tune *tune) {
 
 double fm__tune_excess(const fm__tune *tune) {
     const fm__search *search = &tune->search;
-    bool divides = false;
     if (!tune->done || !isfinite(tune->zero_ns))
         return 0;
-    for (uint32_t c = 0; c < tune->n_class; c++)
-        divides = divides || tune->best[c] > 0;
-    if (!divides)
+    if (!divides(tune))
         return tune->zero_ns / tune->best_ns;
     double excess = tune->zero_ns / tune->best_ns * tune->best_part;
     for (uint32_t i = 1; i < search->n_point; i++) {
         const fm__search_point *p = &search->points[i];
         if (fabs(p->share - search->best) < 1e-9)
-            excess = fmax(excess, tune->zero_ns / p->median * p->first_part);
+            excess = fmax(excess, search->points[0].median / p->median * p->first_part);
     }
     return excess;
 }

@@ -330,6 +330,32 @@ static void noise_is_levelled_out(void **state) {
     chain_finish(&c);
 }
 
+/* While the search went on two units were faster; behind it they are not any more. */
+static void what_is_no_faster_any_more_is_left(void **state) {
+    (void)state;
+    for (int tight = 0; tight < 2; tight++) {
+        fm__tune tune;
+        double shares[FM__TUNE_CLASSES];
+        const uint32_t count[] = {4, 4};
+        fm__tune_init(&tune, &(fm__tune_options){.budget_ns = tight ? 2000 : 0}, count, 2);
+        while (fm__tune_next(&tune, shares)) {
+            fm__tune_times times = {.ns = 100};
+            if (shares[0] > 0 || shares[1] > 0) {
+                double least = 1 - shares[0] > shares[0] ? 1 - shares[0] : shares[0];
+                times.ns = tune.searching ? 40 + 80 * least : 103;
+                for (int c = 0; c < 2; c++) {
+                    times.first_ns[c] = 50 * (1 - shares[c]);
+                    times.second_ns[c] = 50 * shares[c];
+                    times.late_ns[c] = c == 0 ? 10 : -10; /* something to level */
+                }
+            }
+            fm__tune_feed(&tune, &times);
+        }
+        assert_true(tune.search.best > 0.4 && tune.search.best < 0.6);
+        assert_true(tune.best[0] == 0 && tune.best[1] == 0 && tune.best_ns == 100);
+    }
+}
+
 static void a_budget_ends_the_tuning(void **state) {
     (void)state;
     chain c;
@@ -403,6 +429,7 @@ int main(void) {
         cmocka_unit_test(each_class_gets_its_share),
         cmocka_unit_test(decoding_beside_an_h200),
         cmocka_unit_test(noise_is_levelled_out),
+        cmocka_unit_test(what_is_no_faster_any_more_is_left),
         cmocka_unit_test(a_budget_ends_the_tuning),
         cmocka_unit_test(nothing_that_can_be_run),
         cmocka_unit_test(an_excess_is_seen),
