@@ -57,12 +57,16 @@ typedef struct fm_lab_calibration {
         } products[FM_LAB_PRODUCTS];
     } * curves;     /* (n_curve) malloc'ed; fm_lab_calibration_free() */
     char path[512]; /* where it was saved */
-    char key[768];  /* what it is valid for, as saved with it */
+    char key[1280]; /* what it is valid for, as saved with it */
 } fm_lab_calibration;
 
 /* Finds, from runs of whole tapes with both units at work, the share of the last unit for every
-   shape of product of the engine and every row bucket; uses it from now on and saves it. Takes up
-   to about 25 s where a run takes up to half a second. The engine needs two units. */
+   shape of product of the engine and every row bucket; uses it from now on and saves it. An arm
+   that fm_engine_set_arm() asked for stays. Where a run takes up to half a second it takes up to
+   about 25 s, or 50 s where weights are streamed, for which there are two searches; up to three
+   times as much where what is measured contradicts itself and is measured again. The engine needs
+   two units. fm_engine_cancel() stops it (CANCELLED), as the callback does: then nothing has
+   changed. */
 fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, void *user,
                            fm_lab_calibration *out, fm_error *error);
 void fm_lab_calibration_free(fm_lab_calibration *calibration);

@@ -2,7 +2,9 @@
 /*
  * fusionml/machine.h: the machine: its devices, their threads and the memory budget.
  *
- * Create one per process and let engines share it. A machine must outlive its engines.
+ * Create one per process and let engines share it. A machine must outlive its engines. Engines may
+ * run at the same time, each in a thread of its own, also where products are divided: their runs
+ * enter the queues of all units in one order, so that no unit waits for another for ever.
  */
 #pragma once
 

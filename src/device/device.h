@@ -9,6 +9,8 @@
  */
 #pragma once
 
+#include <pthread.h>
+
 #include "tape/tape.h"
 
 typedef struct fm__device fm__device;
@@ -126,6 +128,11 @@ typedef struct fm__run {
     fm__buffer *mirrors[FM__SLOT_COUNT];
     fm__run_status *status;
     _Atomic uint32_t *cancel; /* NULL, or: once not 0, ops that have not begun need not run */
+    /* NULL, or held while a run enters the queues of several units. Runs that may be in flight
+       together and have two units in common share one: they then stand in the same order in all
+       queues. Else a unit could wait for what lies, on another one, behind a run that waits for
+       it. */
+    pthread_mutex_t *order;
 } fm__run;
 
 /* One recorded piece of work in a submission. Values are relative to the submission's base. */

@@ -101,6 +101,7 @@ fm_status fm__buffers_create(fm_engine *engine, fm_error *error) {
         return fm__error_memory(error, "page", page);
     engine->run.status = &engine->run_status;
     engine->run.cancel = &engine->cancel;
+    engine->run.order = &engine->machine->order;
     return clear_cache(engine, error);
 }
 

@@ -22,6 +22,8 @@ static const double BUDGET_S = 24;
 static const double BUDGET_TWICE_S = 48;
 /* And of each tape of an estimate. */
 static const double ESTIMATE_S = 0.35;
+/* Runs before the first that is measured. */
+static const uint64_t WARM_UP_NS = 150000000;
 /* An arm that takes so many times the best is not run, nor one that would, by what its unit took
    beside the other: alone it may be much quicker. */
 static const double HOPELESS = 2, HOPELESS_BESIDE = 10;
@@ -70,13 +72,30 @@ static double mean_share(const fm__tape_classes *classes, uint32_t n_op, const d
     return all > 0 ? sum / all : 0;
 }
 
+/* Runs of the first unit alone until the units' clocks are up: an idle GPU's are low, and what the
+   first runs take would speak against it. Of the shortest tape, which is the first to be measured.
+ */
+static fm_status warm_up(fm__measure *m, const fm_engine *engine, const fm__bucket *bucket,
+                         fm_error *error) {
+    const double shares[FM__TUNE_CLASSES] = {0};
+    uint64_t begin_ns = fm__now_ns();
+    fm_status status = FM_OK;
+    while (status == FM_OK && bucket == &engine->buckets[0] &&
+           fm__now_ns() - begin_ns < WARM_UP_NS) {
+        fm__tune_times times;
+        double beside;
+        status = fm__measure_shares(m, shares, false, &times, &beside, error);
+    }
+    return status;
+}
+
 /* Searches, and tells how far it is. whole: for whole products. */
 static fm_status tune(fm__measure *m, fm__bucket *bucket, const fm__tune_options *options,
                       bool whole, fm__tune *tune, calibrator *c, fm_error *error) {
     const fm__tape_classes *classes = fm__measure_classes(m);
     double shares[FM__TUNE_CLASSES];
     uint32_t rows = bucket->tape->max_rows;
-    fm_status status = FM_OK;
+    fm_status status = warm_up(m, c->engine, bucket, error);
     fm__tune_init(tune, options, classes->count, classes->n);
     while (status == FM_OK && fm__tune_next(tune, shares)) {
         fm__tune_times times;
@@ -124,20 +143,21 @@ static void warn_of_contradiction(const fm__tune *search, uint32_t rows) {
             rows, rows == 1 ? "" : "s", fm__tune_excess(search));
 }
 
-/* What is known of an arm's time from the search alone; 0: nothing. */
-static double expected_ns(const fm_engine *engine, const fm__tune *tune, fm_arm arm) {
+/* With share 0 all units but the last work: the first one alone where there are two. */
+double fm__calibration_expected(const fm_engine *engine, const fm__tune *tune, fm_arm arm) {
     const fm__device *unit = arm == FM_ARM_CPU ? engine->host : engine->gpu;
     if (unit == engine->units[0])
-        return tune->zero_ns;
+        return engine->n_unit == 2 ? tune->zero_ns : 0;
     return unit == engine->units[engine->n_unit - 1] ? fm__tune_predict_alone(tune) : 0;
 }
 
-static bool divides(const fm__tune *tune) {
+bool fm__calibration_divides(const fm_engine *engine, const fm__tune *tune) {
+    bool first = false, last = false; /* one of the units before the last, and the last, has some */
     for (uint32_t i = 0; i < tune->n_class; i++) {
-        if (tune->best[i] > 0 && tune->best[i] < 1)
-            return true;
+        first = first || tune->best[i] < 1;
+        last = last || tune->best[i] > 0;
     }
-    return false;
+    return first && (last || engine->n_unit > 2);
 }
 
 /* Times of all arms. One that needs no run of its own, or is hopeless, gets what the search saw. */
@@ -146,8 +166,8 @@ static fm_status time_arms(fm_engine *engine, fm__measure *m, const fm__tune *tu
     bool broke = tune->spent_ns > tune->options.budget_ns;
     fm_status status = FM_OK;
     for (uint32_t arm = FM_ARM_CPU; arm < FM__ARM_COUNT && status == FM_OK; arm++) {
-        double expected =
-            arm == FM_ARM_SPLIT ? tune->best_ns : expected_ns(engine, tune, (fm_arm)arm);
+        double expected = arm == FM_ARM_SPLIT ? tune->best_ns
+                                              : fm__calibration_expected(engine, tune, (fm_arm)arm);
         ns[arm] = 0;
         if (!(engine->arms >> arm & 1) && arm != FM_ARM_SPLIT)
             continue;
@@ -159,14 +179,14 @@ static fm_status time_arms(fm_engine *engine, fm__measure *m, const fm__tune *tu
         else if (broke && expected > 0)
             ns[arm] = beside ? 0 : expected; /* not known */
         else
-            status =
-                fm__measure_arm(m, (fm_arm)arm, expected > 0 && expected < 0.1 * SECOND_NS ? 3 : 1,
-                                &ns[arm], error);
-        if (arm == FM_ARM_CPU && engine->host == engine->units[0])
+            status = fm__measure_arm(
+                m, (fm_arm)arm, (expected > 0 ? expected : tune->zero_ns) < 0.1 * SECOND_NS ? 3 : 1,
+                &ns[arm], error);
+        if (arm == FM_ARM_CPU && engine->host == engine->units[0] && expected > 0)
             ns[arm] = fmin(ns[arm], expected); /* as share 0; what disturbs only adds */
     }
     /* Nothing is divided: the arm is another one under a second name, and is left alone. */
-    if (!divides(tune))
+    if (!fm__calibration_divides(engine, tune))
         ns[FM_ARM_SPLIT] = HOPELESS * tune->best_ns;
     return status;
 }
@@ -184,9 +204,9 @@ static fm_status set_shares(fm_engine *engine, fm__bucket *bucket, const fm__tap
 
 /* ---- the whole of it ---- */
 
-static fm_status give_curve(const fm__tune *tune, const fm__tape_classes *classes,
-                            const fm__bucket *bucket, const double *ns, fm_lab_calibration *out,
-                            fm_error *error) {
+static fm_status give_curve(const fm_engine *engine, const fm__tune *tune,
+                            const fm__tape_classes *classes, const fm__bucket *bucket,
+                            const double *ns, fm_lab_calibration *out, fm_error *error) {
     size_t bytes = (out->n_curve + 1) * sizeof(*out->curves);
     struct fm_lab_curve *curves = fm__realloc(out->curves, bytes);
     if (!curves)
@@ -216,17 +236,15 @@ static fm_status give_curve(const fm__tune *tune, const fm__tape_classes *classe
     }
     for (uint32_t arm = 0; arm < FM__ARM_COUNT; arm++)
         curve->arm_ms[arm] = ns[arm] / 1e6;
-    if (!divides(tune))
+    if (!fm__calibration_divides(engine, tune))
         curve->arm_ms[FM_ARM_SPLIT] = 0;
     return FM_OK;
 }
 
 static fm_status keep(calibrator *c, const fm__tune *tune, const fm__tape_classes *classes,
                       fm__bucket *bucket, fm_error *error) {
-    fm_status status = FM_OK;
-    for (uint32_t i = 0; i < classes->n && status == FM_OK; i++)
-        status = fm__saved_add(&c->store, c->engine, &classes->shapes[i], bucket->tape->max_rows,
-                               tune->best[i], tune->zero_ns / tune->best_ns, error);
+    fm_status status = fm__saved_add_products(&c->store, c->engine, bucket, classes, tune->best,
+                                              tune->zero_ns / tune->best_ns, error);
     if (status == FM_OK)
         status = fm__saved_add_tape(&c->store, c->engine, bucket, error);
     return status;
@@ -323,7 +341,7 @@ static fm_status calibrate_bucket(calibrator *c, uint32_t b, fm_error *error) {
     ns[FM_ARM_AUTO] = 0;
     status = keep(c, search, classes, bucket, error);
     if (status == FM_OK)
-        status = give_curve(search, classes, bucket, ns, c->out, error);
+        status = give_curve(engine, search, classes, bucket, ns, c->out, error);
     c->done += TAPE_STEPS;
     if (status == FM_OK)
         status = report(c, "whole tape, arms", bucket->tape->max_rows,
@@ -379,7 +397,7 @@ static void take_over(fm_engine *engine) {
     engine->calibration_age_s = 0;
     fm__arms_forget_one(engine, FM_ARM_SPLIT);
     fm__arms_find(engine);
-    if (engine->options.arm == FM_ARM_AUTO)
+    if (engine->options.arm == FM_ARM_AUTO) /* the share asked for the arm as well */
         engine->forced = FM_ARM_AUTO;
     fm__choose_init(engine);
 }
@@ -389,9 +407,9 @@ static fm_status save(calibrator *c, fm_error *error) {
     const fm__store_key *key = &c->store.key;
     snprintf(out->key, sizeof(out->key),
              "%s, rung %s, %u threads; %s%s%s; power %s; build %s; model %016llx %s", key->cpu,
-             key->rung, key->threads, key->gpu, key->driver[0] ? ", driver " : "", key->driver,
+             key->rung, key->threads, key->units, key->driver[0] ? ", driver " : "", key->driver,
              key->power, key->build, (unsigned long long)key->model_hash, key->model_type);
-    return fm__saved_write(&c->store, out->path, error);
+    return fm__saved_write(&c->store, c->engine, out->path, error);
 }
 
 fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, void *user,
@@ -400,6 +418,7 @@ fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, v
     *out = (fm_lab_calibration){0};
     fm_status status = FM_OK;
     pthread_mutex_lock(&engine->lock);
+    atomic_store(&engine->cancel, 0); /* it was for the run before */
     if (engine->n_unit < 2)
         status = fm__error(error, FM_ERROR_ARGUMENT, "calibration",
                            "takes two units, this machine has one: see --device");

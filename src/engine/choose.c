@@ -206,7 +206,7 @@ fm_status fm_engine_set_arm(fm_engine *engine, fm_arm arm, fm_error *error) {
     pthread_mutex_lock(&engine->lock);
     fm_status status = fm__arms_check(engine, arm, error);
     if (status == FM_OK)
-        engine->forced = arm;
+        engine->forced = engine->options.arm = arm;
     pthread_mutex_unlock(&engine->lock);
     return status;
 }

@@ -44,6 +44,7 @@ struct fm_machine {
     /* Kernels that self-tests left out, by device; guarded, as engines load in any thread. */
     pthread_mutex_t lock;
     char excluded[FM__MAX_UNITS][256];
+    pthread_mutex_t order; /* fm__run.order of all its engines' runs */
     /* What devices keep for all engines alike, counted once; guarded likewise. */
     struct fm__kept {
         uint64_t largest, total; /* bytes: it grows by a new piece beside the old ones */
@@ -201,6 +202,12 @@ struct fm_engine {
     bool estimated;        /* from the few runs of fm__calibration_estimate() */
     bool expired;          /* drift: what is saved goes when the engine does */
     double calibration_age_s;
+    /* The saved calibration in use; path "": none. */
+    struct fm__saved {
+        char path[512];
+        fm__store_key key;
+        uint64_t digest; /* fm__store_digest() of what is in use */
+    } saved;
 
     fm__pool pools[FM__MAX_GROUPS];
     fm__memory_need need;
@@ -335,21 +342,6 @@ fm_status fm__engine_self_test(fm_engine *engine, fm_error *error);
 
 /* ---- measure.c: how long products and tapes take ---- */
 
-/* What products have in common whose times are alike. */
-typedef struct fm__shape {
-    fm__op_kind kind;
-    uint32_t n, k;
-    const fm__type *types[2]; /* [1]: LINEAR_GLU */
-    fm__act act;
-    uint8_t fast;
-    bool output;    /* over the rows that want output: one, whatever the tape takes */
-    char label[96]; /* "ffn_gate+up 4864x896 q4_k", of one of them */
-} fm__shape;
-
-/* false: the op is no product. */
-bool fm__shape_of(const fm__tape *tape, uint32_t op, fm__shape *out);
-bool fm__shape_equal(const fm__shape *a, const fm__shape *b);
-
 /* The products of a tape, by shape. */
 typedef struct fm__tape_classes {
     uint32_t n;
@@ -389,6 +381,11 @@ fm_status fm__measure_arm(fm__measure *measure, fm_arm arm, uint32_t runs, doubl
 
 /* ---- calibration.c ---- */
 
+/* What is known of the time of CPU or GPU from a search alone; 0: nothing. */
+double fm__calibration_expected(const fm_engine *engine, const fm__tune *tune, fm_arm arm);
+/* With the shares that were found several units compute products. */
+bool fm__calibration_divides(const fm_engine *engine, const fm__tune *tune);
+
 /* A real GPU and a host that nothing is known of, and whose arms are to be chosen by measuring. */
 bool fm__calibration_wants_estimate(const fm_engine *engine);
 /* Shares and predictions from a few runs, within about a second for each of two numbers of rows;
@@ -401,18 +398,21 @@ fm_status fm__calibration_estimate(fm_engine *engine, fm_error *error);
 fm_status fm__calibration_load(fm_engine *engine, fm_error *error);
 /* The store of this engine, with what was saved before; fm__store_finish(). */
 void fm__saved_begin(fm__store *store, const fm_engine *engine);
-fm_status fm__saved_add(fm__store *store, const fm_engine *engine, const fm__shape *shape,
-                        uint32_t rows, double share, double gain, fm_error *error);
+/* For every shape of the tape's products the last unit's share of its class (shares, classes). */
+fm_status fm__saved_add_products(fm__store *store, const fm_engine *engine,
+                                 const fm__bucket *bucket, const fm__tape_classes *classes,
+                                 const double *shares, double gain, fm_error *error);
 /* What bucket->predicted says. */
 fm_status fm__saved_add_tape(fm__store *store, const fm_engine *engine, const fm__bucket *bucket,
                              fm_error *error);
-/* What the engine's calibration saved for its axis, dependencies and residency is dropped: it does
-   not hold any more. */
+/* The saved calibration in use is dropped, for the engine's axis, dependencies and residency: it
+   does not hold any more. One that took its place meanwhile stays. */
 void fm__saved_expire(const fm_engine *engine);
-/* path: receives where it will be written. FM_ERROR_IO: there is no cache folder. */
+/* path: receives where it will be written. Errors: those of fm__store_path(). */
 fm_status fm__saved_path(const fm__store *store, const fm_engine *engine, char *path,
                          size_t capacity, fm_error *error);
-fm_status fm__saved_write(fm__store *store, const char *path, fm_error *error);
+/* The engine's saved calibration is this one from here on. */
+fm_status fm__saved_write(fm__store *store, fm_engine *engine, const char *path, fm_error *error);
 
 /* ---- loss.c ---- */
 
@@ -490,7 +490,22 @@ typedef struct fm__mixture_model {
 } fm__mixture_model;
 
 const fm__mixture *fm__mixture_get(const char *name); /* NULL: unknown */
+/* The mixture of that name, which can be written; the error lists those that can. */
+fm_status fm__mixture_find(const fm__mixture **out, const char *name, fm_error *error);
 /* The type of a tensor named as in GGUF with n_dims dims and rows of k entries. *fell_back (may be
    NULL) tells that k ruled the first choice out. */
 fm__dtype fm__mixture_type(const fm__mixture *mixture, const fm__mixture_model *model,
                            const char *name, uint32_t n_dims, uint64_t k, bool *fell_back);
+
+/* How many tensors of a width got another type; told in one warning for each width and type. */
+typedef struct fm__fallbacks {
+    struct {
+        uint64_t k;
+        fm__dtype type; /* that they got */
+        uint32_t n;
+    } kinds[8];
+    uint32_t n_kind;
+} fm__fallbacks;
+
+void fm__fallbacks_add(fm__fallbacks *f, const fm__mixture *mixture, uint64_t k, fm__dtype type);
+void fm__fallbacks_tell(fm__fallbacks *f, const fm__mixture *mixture); /* and forgets */

@@ -122,11 +122,13 @@ static bool is_behind(const fm__cache_group *g, uint32_t page, uint32_t length) 
            (page + 1) * FM__PAGE_TOKENS <= length + 1 - g->window;
 }
 
-/* Pages that the window left behind are needed once more, while rows near them run. */
-static fm_status lend_pages(fm_engine *engine, fm_session *s, uint32_t end, fm_error *error) {
+/* Pages that the window left behind are needed once more, while rows [begin, end) run: these write
+   their keys, and the first of them sees those of the window before it. */
+static fm_status lend_pages(fm_engine *engine, fm_session *s, uint32_t begin, uint32_t end,
+                            fm_error *error) {
     for (uint32_t g = 0; g < engine->model->n_group; g++) {
         for (uint32_t p = 0; p < s->dropped[g] && p * FM__PAGE_TOKENS < end; p++) {
-            if (s->pages[g][p] != FM__NO_PAGE || is_behind(&engine->model->groups[g], p, end))
+            if (s->pages[g][p] != FM__NO_PAGE || is_behind(&engine->model->groups[g], p, begin))
                 continue;
             s->pages[g][p] = fm__pool_take(&engine->pools[g]);
             if (s->pages[g][p] == FM__NO_PAGE)
@@ -177,7 +179,11 @@ fm_status fm__loss_refresh(fm_engine *engine, fm_session *s, fm_error *error) {
     for (uint32_t begin = 0; begin < s->length && status == FM_OK;) {
         uint32_t left = s->length - begin;
         uint32_t n = left < engine->chunk_rows ? left : engine->chunk_rows;
-        status = lend_pages(engine, s, begin + n, error);
+        status = lend_pages(engine, s, begin, begin + n, error);
+        if (status == FM_ERROR_LIMIT && n > FM__PAGE_TOKENS) { /* fewer rows take fewer pages */
+            n = FM__PAGE_TOKENS - begin % FM__PAGE_TOKENS;
+            status = lend_pages(engine, s, begin, begin + n, error);
+        }
         if (status == FM_OK)
             status = run_again(engine, s, begin, n, error);
         begin += n;

@@ -3,7 +3,8 @@
  * engine/machine.c: the machine: its devices and the memory budget.
  *
  * Owns: devices. Never does: run ops. Called from: the user's threads; memory counters are atomic,
- * what self-tests found has a lock, everything else is read-only after creation.
+ * what self-tests found has a lock, and so has the order of runs; everything else is read-only
+ * after creation.
  */
 #include "engine/engine.h"
 
@@ -20,13 +21,18 @@ static fm_status allocate(fm_machine **out, uint64_t budget, fm_error *error) {
     fm_machine *machine = fm__alloc_zero(sizeof(*machine));
     if (!machine)
         return fm__error_memory(error, "machine", sizeof(*machine));
-    if (pthread_mutex_init(&machine->lock, NULL) != 0) {
-        fm__free(machine);
-        return fm__error(error, FM_ERROR_MEMORY, "machine", "no lock");
-    }
+    if (pthread_mutex_init(&machine->lock, NULL) != 0)
+        goto no_lock;
+    if (pthread_mutex_init(&machine->order, NULL) != 0)
+        goto no_order;
     machine->memory_budget = budget ? budget : fm__memory_available() / 10 * 9;
     *out = machine;
     return FM_OK;
+no_order:
+    pthread_mutex_destroy(&machine->lock);
+no_lock:
+    fm__free(machine);
+    return fm__error(error, FM_ERROR_MEMORY, "machine", "no lock");
 }
 
 static fm_status copy_cache_dir(fm_machine *machine, const char *path, fm_error *error) {
@@ -101,6 +107,7 @@ void fm_machine_destroy(fm_machine **machine) {
     assert(atomic_load(&m->memory_used) == 0 && "an engine of this machine is alive");
     for (uint32_t i = m->n_device; i-- > 0;)
         fm__device_destroy(&m->devices[i]);
+    pthread_mutex_destroy(&m->order);
     pthread_mutex_destroy(&m->lock);
     fm__free(m->cache_dir);
     fm__free(m);

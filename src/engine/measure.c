@@ -17,47 +17,6 @@
 
 #include "exec/median.h"
 
-/* ---- shapes ---- */
-
-/* "blk.3.ffn_gate.weight": "ffn_gate" */
-static void short_name(const char *name, char *out, size_t capacity) {
-    const char *begin = name, *end;
-    if (strncmp(name, "blk.", 4) == 0 && strchr(name + 4, '.'))
-        begin = strchr(name + 4, '.') + 1;
-    end = strstr(begin, ".weight");
-    size_t bytes = end ? (size_t)(end - begin) : strlen(begin);
-    snprintf(out, capacity, "%.*s", (int)bytes, begin);
-}
-
-bool fm__shape_of(const fm__tape *tape, uint32_t index, fm__shape *out) {
-    const fm__op *op = &tape->ops[index];
-    if (!fm__is_product(op->kind))
-        return false;
-    const fm__weight *w = tape->weights[op->weight[0]];
-    bool glu = op->kind == FM__OP_LINEAR_GLU;
-    *out = (fm__shape){.kind = op->kind,
-                       .n = w->n,
-                       .k = w->k,
-                       .types = {w->type, glu ? tape->weights[op->weight[1]]->type : NULL},
-                       .act = tape->tensors[op->in[0]].act,
-                       .fast = op->fast,
-                       .output = tape->tensors[op->out].rows == FM__ROWS_OUTPUT};
-    char name[64], up[64] = "";
-    short_name(w->name, name, sizeof(name));
-    if (glu)
-        short_name(tape->weights[op->weight[1]]->name, up, sizeof(up));
-    const char *tail = strncmp(up, "ffn_", 4) == 0 ? up + 4 : up;
-    snprintf(out->label, sizeof(out->label), "%.40s%s%.20s %ux%u %s", name, glu ? "+" : "", tail,
-             w->n, w->k, w->type->name);
-    return true;
-}
-
-bool fm__shape_equal(const fm__shape *a, const fm__shape *b) {
-    return a->kind == b->kind && a->n == b->n && a->k == b->k && a->types[0] == b->types[0] &&
-           a->types[1] == b->types[1] && a->act == b->act && a->fast == b->fast &&
-           a->output == b->output;
-}
-
 /* ---- a bucket's tape, filled ---- */
 
 enum {
@@ -208,6 +167,8 @@ double fm__measure_work(const fm__measure *measure) {
 
 /* ---- measuring ---- */
 
+/* A time of a run that was cancelled means nothing: units have left ops out, and may have computed
+   on what others left out. */
 static fm_status time_run(fm__measure *m, fm__exec *exec, double *ns, fm_error *error) {
     fm__run *run = &m->engine->run;
     uint64_t point = 0, begin_ns = fm__now_ns();
@@ -217,6 +178,8 @@ static fm_status time_run(fm__measure *m, fm__exec *exec, double *ns, fm_error *
         status = fm__exec_wait(exec, point, run, error);
     run->batch = NULL;
     *ns = (double)(fm__now_ns() - begin_ns);
+    if ((status == FM_OK || status == FM_ERROR_NUMERIC) && atomic_load(&m->engine->cancel))
+        return fm__error(error, FM_ERROR_CANCELLED, "calibration", "cancelled during a run");
     return status;
 }
 

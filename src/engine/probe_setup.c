@@ -268,6 +268,7 @@ static fm_status make_batch(fm__probe *p, fm_error *error) {
                                 .n_sequence = 1};
     p->run.batch = &p->batch;
     p->run.status = &p->status;
+    p->run.order = &p->machine->order;
     return FM_OK;
 }
 

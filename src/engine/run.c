@@ -227,7 +227,6 @@ static fm_status run_tape(fm_engine *engine, fm__bucket *bucket, const fm__batch
     uint64_t point = 0, begin_ns = fm__now_ns();
     if (status == FM_OK) {
         engine->run.batch = view;
-        fm__run_status_clear(&engine->run_status);
         status = fm__exec_submit(way->exec, &engine->run, &point, &why);
     }
     if (status == FM_OK)

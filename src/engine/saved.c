@@ -24,19 +24,17 @@ static void make_key(const fm_engine *engine, fm__store_key *key) {
     bool f16 = engine->info.cache_type == FM_CACHE_F16;
     snprintf(key->model_type, sizeof(key->model_type), "%.*s%s", f16 ? 31 : 19,
              engine->info.weight_types, f16 ? "" : ", q8_0 cache");
-    /* The unit that shares with the host, or the other teams. */
+    if (engine->gpu)
+        snprintf(key->driver, sizeof(key->driver), "%s", engine->gpu->properties.driver);
+    /* A team's name says which processors it has. Shares are of the last unit: the order counts. */
     for (uint32_t u = 0; u < engine->n_unit; u++) {
         const fm__device_properties *p = &engine->units[u]->properties;
-        size_t end = strlen(key->gpu);
-        if (engine->units[u] == engine->host)
-            continue;
-        snprintf(key->gpu + end, sizeof(key->gpu) - end, "%s%.60s x%u%s", end ? "; " : "",
-                 engine->units[u] == engine->gpu ? p->description : p->name, p->threads,
+        size_t end = strlen(key->units);
+        snprintf(key->units + end, sizeof(key->units) - end, "%s%.60s x%u%s", end ? "; " : "",
+                 strcmp(p->kind, "gpu") == 0 ? p->description : p->name, p->threads,
                  p->hosted    ? " hosted"
                  : p->unified ? ""
                               : " discrete");
-        if (engine->units[u] == engine->gpu)
-            snprintf(key->driver, sizeof(key->driver), "%s", p->driver);
     }
 }
 
@@ -56,20 +54,13 @@ static fm__residency weights_of(const fm_engine *engine) {
 
 static fm__store_shape shape_of(const fm_engine *engine, const fm__shape *shape, uint32_t rows) {
     const fm__plan_options options = fm__arms_options(engine);
-    fm__store_shape out = {.kind = FM__OP_COUNT,
+    fm__store_shape out = {.product = {.kind = FM__OP_COUNT},
                            .rows = rows,
                            .axis = options.axis,
                            .deps = options.deps,
                            .weights = weights_of(engine)};
-    if (shape) {
-        out.kind = shape->kind;
-        out.n = shape->n;
-        out.k = shape->k;
-        out.types[0] = shape->types[0];
-        out.types[1] = shape->types[1];
-        out.fast = shape->fast;
-        out.output = shape->output;
-    }
+    if (shape)
+        out.product = *shape;
     return out;
 }
 
@@ -85,15 +76,27 @@ void fm__saved_begin(fm__store *store, const fm_engine *engine) {
     char path[512];
     begin(store, engine);
     /* What other axes, dependencies and residencies found stays. */
-    if (fm__store_path(engine->machine->cache_dir, &store->key, path, sizeof(path)))
+    if (fm__store_path(engine->machine->cache_dir, &store->key, path, sizeof(path), NULL) == FM_OK)
         fm__store_load(store, path, (uint64_t)time(NULL));
 }
 
-fm_status fm__saved_add(fm__store *store, const fm_engine *engine, const fm__shape *shape,
-                        uint32_t rows, double share, double gain, fm_error *error) {
-    const fm__store_entry entry = {
-        .shape = shape_of(engine, shape, rows), .share = share, .gain = gain};
-    return fm__store_put(store, &entry, error);
+fm_status fm__saved_add_products(fm__store *store, const fm_engine *engine,
+                                 const fm__bucket *bucket, const fm__tape_classes *classes,
+                                 const double *shares, double gain, fm_error *error) {
+    const fm__tape *tape = bucket->tape;
+    fm_status status = FM_OK;
+    /* Not by class: the last one may hold many shapes. Those of several ops take their own place.
+     */
+    for (uint32_t i = 0; i < tape->n_op && status == FM_OK; i++) {
+        fm__shape shape;
+        if (!fm__shape_of(tape, i, &shape))
+            continue;
+        const fm__store_entry entry = {.shape = shape_of(engine, &shape, tape->max_rows),
+                                       .share = shares[classes->class_of[i]],
+                                       .gain = gain};
+        status = fm__store_put(store, &entry, error);
+    }
+    return status;
 }
 
 static const fm_arm arms[FM__STORE_ARMS] = {[FM__STORE_CPU] = FM_ARM_CPU,
@@ -113,25 +116,38 @@ fm_status fm__saved_add_tape(fm__store *store, const fm_engine *engine, const fm
 
 fm_status fm__saved_path(const fm__store *store, const fm_engine *engine, char *path,
                          size_t capacity, fm_error *error) {
-    if (!fm__store_path(engine->machine->cache_dir, &store->key, path, capacity))
-        return fm__error(error, FM_ERROR_IO, "cache folder",
-                         "there is none to save the calibration in: give one");
+    return fm__store_path(engine->machine->cache_dir, &store->key, path, capacity, error);
+}
+
+/* The engine goes by what the store holds for its options. */
+static fm_status remember(const fm__store *store, const char *path, fm_engine *engine,
+                          fm_error *error) {
+    const fm__store_shape these = shape_of(engine, NULL, 1);
+    if (!fm__store_digest(store, &these, &engine->saved.digest))
+        return fm__error_memory(error, "calibration", store->n_entry * sizeof(*store->entries));
+    engine->saved.key = store->key;
+    snprintf(engine->saved.path, sizeof(engine->saved.path), "%s", path);
     return FM_OK;
 }
 
-fm_status fm__saved_write(fm__store *store, const char *path, fm_error *error) {
-    return fm__store_save(store, path, (uint64_t)time(NULL), error);
+fm_status fm__saved_write(fm__store *store, fm_engine *engine, const char *path, fm_error *error) {
+    engine->saved.path[0] = 0;
+    fm_status status = fm__store_save(store, path, (uint64_t)time(NULL), error);
+    return status == FM_OK ? remember(store, path, engine, error) : status;
 }
 
 void fm__saved_expire(const fm_engine *engine) {
+    const char *path = engine->saved.path;
     fm__store store;
     fm_error error = {0};
-    char path[512];
-    uint64_t now = (uint64_t)time(NULL);
+    uint64_t digest;
     const fm__store_shape these = shape_of(engine, NULL, 1);
-    begin(&store, engine);
-    if (fm__store_path(engine->machine->cache_dir, &store.key, path, sizeof(path)) &&
-        fm__store_load(&store, path, now) && fm__store_drop(&store, &these) > 0 &&
+    if (!path[0])
+        return;
+    fm__store_init(&store, &engine->saved.key);
+    if (fm__store_load(&store, path, (uint64_t)time(NULL)) &&
+        fm__store_digest(&store, &these, &digest) && digest == engine->saved.digest &&
+        fm__store_drop(&store, &these) > 0 &&
         fm__store_save(&store, path, store.saved_s, &error) != FM_OK)
         fm__log(FM_LOG_WARNING, "%s: the calibration, which has expired, stays: %s", error.place,
                 error.message);
@@ -140,9 +156,26 @@ void fm__saved_expire(const fm_engine *engine) {
 
 /* ---- loading ---- */
 
-static fm_status take_shares(const fm_engine *engine, const fm__store *store, fm__bucket *bucket,
+/* Shares of other numbers of rows say something up to a factor, and times up to a smaller one,
+   within which drift is not taken for it (the gate's 1.3). */
+static const double NEAR_SHARES = 3, NEAR_TIMES = 1.25;
+
+/* The entry of the nearest number of rows; NULL: none within the factor. */
+static const fm__store_entry *find(const fm_engine *engine, const fm__store *store,
+                                   const fm__shape *shape, uint32_t rows, double factor) {
+    const fm__store_shape key = shape_of(engine, shape, rows);
+    const fm__store_entry *entry = fm__store_find(store, &key);
+    if (!entry || entry->shape.rows > factor * rows || rows > factor * entry->shape.rows)
+        return NULL;
+    return entry;
+}
+
+/* What is saved for the bucket; nothing of it: the bucket stays as without a calibration. */
+static fm_status take_bucket(const fm_engine *engine, const fm__store *store, fm__bucket *bucket,
                              bool *found, fm_error *error) {
     const fm__tape *tape = bucket->tape;
+    uint32_t rows = tape->max_rows;
+    bool any = false;
     double(*shares)[FM__MAX_UNITS] = fm__alloc_array(tape->n_op, sizeof(*shares));
     if (!shares)
         return fm__error_memory(error, "calibration", tape->n_op * sizeof(*shares));
@@ -150,37 +183,48 @@ static fm_status take_shares(const fm_engine *engine, const fm__store *store, fm
         fm__shape shape;
         if (!fm__shape_of(tape, i, &shape))
             continue;
-        const fm__store_shape key = shape_of(engine, &shape, tape->max_rows);
-        const fm__store_entry *entry = fm__store_find(store, &key);
+        const fm__store_entry *entry = find(engine, store, &shape, rows, NEAR_SHARES);
         fm__arms_give(engine, entry ? entry->share : 0, shares[i]);
-        *found = *found || entry;
+        any = any || entry;
     }
+    if (!any) {
+        fm__free(shares);
+        return FM_OK;
+    }
+    *found = true;
     bucket->op_shares = shares;
-    const fm__store_shape key = shape_of(engine, NULL, tape->max_rows);
-    const fm__store_entry *whole = fm__store_find(store, &key);
+    const fm__store_entry *whole = find(engine, store, NULL, rows, NEAR_SHARES);
     bucket->whole_products = whole && whole->dealt;
-    for (int i = 0; whole && i < FM__STORE_ARMS; i++)
+    whole = find(engine, store, NULL, rows, NEAR_TIMES);
+    if (!whole)
+        return FM_OK;
+    for (int i = 0; i < FM__STORE_ARMS; i++)
         bucket->predicted[arms[i]] = whole->ns_of_work[i];
-    if (whole && whole->shape.rows == tape->max_rows)
-        bucket->predicted_work = fm__choose_full_work(engine, tape->max_rows);
+    bucket->predicted_work = fm__choose_full_work(engine, rows);
     return FM_OK;
 }
 
 fm_status fm__calibration_load(fm_engine *engine, fm_error *error) {
     fm__store store;
     char path[512];
-    fm_status status = FM_OK;
     uint64_t now = (uint64_t)time(NULL);
     if (engine->n_unit < 2)
         return FM_OK;
     begin(&store, engine);
-    if (fm__store_path(engine->machine->cache_dir, &store.key, path, sizeof(path)) &&
-        fm__store_load(&store, path, now)) {
+    fm_status status =
+        fm__store_path(engine->machine->cache_dir, &store.key, path, sizeof(path), error);
+    if (status != FM_OK) /* where nothing can be saved nothing is */
+        return status == FM_ERROR_MEMORY ? status : FM_OK;
+    if (fm__store_load(&store, path, now)) {
         bool found = false;
         for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
-            status = take_shares(engine, &store, &engine->buckets[b], &found, error);
-        engine->calibrated = status == FM_OK && found;
-        engine->calibration_age_s = fm__store_age_s(&store, now);
+            status = take_bucket(engine, &store, &engine->buckets[b], &found, error);
+        if (status == FM_OK && found)
+            status = remember(&store, path, engine, error);
+        if (status == FM_OK && found) {
+            engine->calibrated = true;
+            engine->calibration_age_s = fm__store_age_s(&store, now);
+        }
     }
     fm__store_finish(&store);
     return status;

@@ -282,17 +282,17 @@ static void destroy_copies(fm_engine *engine) {
     engine->n_copy = 0;
 }
 
+/* By their buffers: an earlier loss may have given the units other numbers. */
 void fm__weights_drop_copies(fm_engine *engine) {
-    fm__device *gpu = engine->gpu;
-    destroy_copies(engine);
-    engine->need.vectors = engine->need.copies = 0;
-    for (uint32_t i = 0; gpu && i < engine->model->n_weight; i++) {
+    for (uint32_t i = 0; engine->gpu && i < engine->model->n_weight; i++) {
         fm__weight *w = engine->model->weights[i];
         for (uint32_t r = 0; r < w->n_ranges; r++) {
-            if (engine->units[w->ranges[r].unit] == gpu)
+            if (w->ranges[r].buffer && w->ranges[r].buffer->device == engine->gpu)
                 w->ranges[r--] = w->ranges[--w->n_ranges];
         }
     }
+    destroy_copies(engine);
+    engine->need.vectors = engine->need.copies = 0;
 }
 
 void fm__weights_finish(fm_engine *engine) {

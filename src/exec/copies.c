@@ -10,7 +10,7 @@
  * cuts that tensor anywhere. What an op reads on a side where it does not stand is copied there:
  * to the mirror right behind the op that made it, so that it runs early; to the device right before
  * the op that reads it. Tensors share memory alike in both instances, so writing one ends the
- * others that lie there; the waits that this needs are those of the ops themselves (run.c).
+ * others that lie there; the waits that this needs are those of the ops themselves (layout.c).
  */
 #include <stdlib.h>
 #include <string.h>

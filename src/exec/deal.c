@@ -16,21 +16,20 @@
 
 /* The products of one shape. */
 typedef struct hand {
-    uint32_t first, count; /* op; how many */
+    fm__shape shape;
+    uint32_t count;
     double credit[FM__MAX_UNITS];
 } hand;
 
-static bool same_shape(const fm__tape *tape, uint32_t a, uint32_t b) {
-    const fm__op *p = &tape->ops[a], *q = &tape->ops[b];
-    const fm__weight *v = tape->weights[p->weight[0]], *w = tape->weights[q->weight[0]];
-    return p->kind == q->kind && v->n == w->n && v->k == w->k && v->type == w->type;
-}
-
+/* NULL: the op is no product. */
 static hand *hand_of(const fm__tape *tape, uint32_t op, hand *hands, uint32_t *n) {
+    fm__shape shape;
+    if (!fm__shape_of(tape, op, &shape))
+        return NULL;
     for (uint32_t i = 0; i < *n; i++)
-        if (same_shape(tape, hands[i].first, op))
+        if (fm__shape_equal(&hands[i].shape, &shape))
             return &hands[i];
-    hands[*n] = (hand){.first = op};
+    hands[*n] = (hand){.shape = shape};
     return &hands[(*n)++];
 }
 
@@ -65,14 +64,16 @@ fm_status fm__deal(const fm__tape *tape, const double (*shares)[FM__MAX_UNITS], 
     uint32_t n_hand = 0;
     if (hands == NULL)
         return fm__error_memory(error, "plan", tape->n_op * sizeof *hands);
-    for (uint32_t i = 0; i < tape->n_op; i++)
-        if (fm__is_product(tape->ops[i].kind))
-            hand_of(tape, i, hands, &n_hand)->count++;
+    for (uint32_t i = 0; i < tape->n_op; i++) {
+        hand *h = hand_of(tape, i, hands, &n_hand);
+        if (h != NULL)
+            h->count++;
+    }
     begin(hands, n_hand, n_unit);
-    for (uint32_t i = 0; i < tape->n_op; i++)
-        owner[i] = fm__is_product(tape->ops[i].kind)
-                       ? give(hand_of(tape, i, hands, &n_hand), shares[i], n_unit)
-                       : 0;
+    for (uint32_t i = 0; i < tape->n_op; i++) {
+        hand *h = hand_of(tape, i, hands, &n_hand);
+        owner[i] = h != NULL ? give(h, shares[i], n_unit) : 0;
+    }
     fm__free(hands);
     return FM_OK;
 }

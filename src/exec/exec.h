@@ -95,7 +95,26 @@ void fm__plan_print(const fm__plan *plan, const fm__tape *tape, fm__device *cons
 void fm__plan_json(const fm__plan *plan, const fm__tape *tape, fm__device *const *units,
                    fm__buf *out);
 
-const char *fm__deps_name(fm__deps deps); /* "event" */
+const char *fm__deps_name(fm__deps deps);                /* "event" */
+const char *fm__axis_name(fm__axis axis);                /* "channels" */
+const char *fm__residency_name(fm__residency residency); /* "shared" */
+
+/* ---- shape.c ---- */
+
+/* What products have in common whose times are alike. What an input holds (fm__act) follows from
+   the weight's type and the class. */
+typedef struct fm__shape {
+    fm__op_kind kind;
+    uint32_t n, k;
+    const fm__type *types[2]; /* [1]: LINEAR_GLU's other weight, or NULL */
+    bool fast;                /* class fast */
+    bool output;              /* over the rows that want output: one, whatever the tape takes */
+    char label[96];           /* "ffn_gate+up 4864x896 q4_k", of one of them; not compared */
+} fm__shape;
+
+/* false: the op is no product. */
+bool fm__shape_of(const fm__tape *tape, uint32_t op, fm__shape *out);
+bool fm__shape_equal(const fm__shape *a, const fm__shape *b);
 
 /* ---- deal.c ---- */
 
@@ -128,7 +147,9 @@ void fm__exec_destroy(fm__exec **exec);
    the next (STATE). A plan with copies needs run->mirrors[] of the scratch. After an error the run
    is over: nothing of it is in flight (a unit that refuses when others have begun is waited for).
    One thread at a time. Where a plan uses several units, execs that share buffers must not have
-   runs in flight together. */
+   runs in flight together. Those that share none may, from several threads: with EVENT or BATCH
+   they must name the same run->order, which is held while the pieces are handed over and not while
+   anybody waits for them; READY and EAGER need none, as none of their pieces waits in a queue. */
 fm_status fm__exec_submit(fm__exec *exec, const fm__run *run, uint64_t *point, fm_error *error);
 /* Waits for a point and returns the run's status: a failed op is named with its row; a device that
    was lost is DEVICE, and nothing of the run is in flight any more. */

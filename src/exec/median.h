@@ -2,7 +2,8 @@
 /*
  * exec/median.h: the median of a few samples.
  *
- * Owns: nothing. Never does: more than FM__MEDIAN_MAX samples. Called from: gate.c, calibrate.c.
+ * Owns: nothing. Never does: more than FM__MEDIAN_MAX samples. Called from: gate.c, calibrate.c,
+ * tune.c and engine/measure.c.
  */
 #pragma once
 

@@ -8,12 +8,19 @@
 
 #include "exec/exec.h"
 
-static const char *const AXES[] = {"whole", "channels", "tokens", "products"};
-static const char *const RESIDENCIES[] = {"shared", "resident", "streamed", "mapped"};
-
 const char *fm__deps_name(fm__deps deps) {
     static const char *const names[] = {"event", "batch", "eager", "ready"};
     return names[deps];
+}
+
+const char *fm__axis_name(fm__axis axis) {
+    static const char *const names[] = {"whole", "channels", "tokens", "products"};
+    return names[axis];
+}
+
+const char *fm__residency_name(fm__residency residency) {
+    static const char *const names[] = {"shared", "resident", "streamed", "mapped"};
+    return names[residency];
 }
 
 /* ---- what a row says ---- */
@@ -25,11 +32,11 @@ static const char *residency_of(const fm__tape *tape, const fm__op *op, const fm
     const fm__weight *weight = tape->weights[op->weight[0]];
     for (uint32_t i = 0; i < weight->n_ranges; i++)
         if (weight->ranges[i].buffer != NULL && weight->ranges[i].buffer->device == unit)
-            return RESIDENCIES[weight->ranges[i].residency];
+            return fm__residency_name(weight->ranges[i].residency);
     if (weight->host == NULL)
         return "";
-    return weight->role == FM__ROLE_GATHER ? RESIDENCIES[FM__RESIDENCY_MAPPED]
-                                           : RESIDENCIES[FM__RESIDENCY_SHARED];
+    return weight->role == FM__ROLE_GATHER ? fm__residency_name(FM__RESIDENCY_MAPPED)
+                                           : fm__residency_name(FM__RESIDENCY_SHARED);
 }
 
 /* Token ranges are parts of whatever rows a run has: in percent. */
@@ -161,7 +168,7 @@ static void json_member(fm__buf *out, const char *name, const char *text) {
 
 /* "axis" and, unless it is whole, "begin" and "end": channels, or 65536ths of the rows. */
 static void json_range(fm__buf *out, fm__axis axis, fm__range range) {
-    json_member(out, "axis", AXES[axis]);
+    json_member(out, "axis", fm__axis_name(axis));
     if (axis != FM__AXIS_WHOLE)
         fm__buf_printf(out, ", \"begin\": %u, \"end\": %u", range.begin, range.end);
 }

@@ -2,8 +2,8 @@
 /*
  * exec/run.c: runs of a tape over its plan's units.
  *
- * Owns: recordings and one timeline a unit. Never does: allocate or block while submitting. Called
- * from: the loading thread (create, destroy) and the running thread (submit, wait).
+ * Owns: recordings and one timeline a unit. Never does: allocate or wait for work while submitting.
+ * Called from: the loading thread (create, destroy) and the running thread (submit, wait).
  *
  * EVENT and BATCH hand every unit all of its pieces at once, and the units wait for each other.
  * READY and EAGER hand over piece by piece (drive.c). However a run ends, every timeline then
@@ -295,6 +295,19 @@ static fm_status submit_all(fm__exec *exec, const fm__run *run, uint64_t end, fm
     return FM_OK;
 }
 
+/* The same, as one step among the runs that share an order: of two of them the same one is ahead in
+   every queue, so what its pieces wait for is never behind the other's. */
+static fm_status submit_in_order(fm__exec *exec, const fm__run *run, uint64_t end,
+                                 fm_error *error) {
+    pthread_mutex_t *order = exec->n_unit > 1 ? run->order : NULL;
+    if (order != NULL)
+        pthread_mutex_lock(order);
+    fm_status status = submit_all(exec, run, end, error);
+    if (order != NULL)
+        pthread_mutex_unlock(order);
+    return status;
+}
+
 static bool has_begun(const fm__exec *exec) {
     for (uint32_t u = 0; u < exec->n_unit; u++)
         if (fm__exec_uses(exec, u) && exec->handed_over[u] > exec->base)
@@ -310,7 +323,7 @@ fm_status fm__exec_submit(fm__exec *exec, const fm__run *run, uint64_t *point, f
     fm_status status = check_run(exec, run, error);
     if (status != FM_OK)
         return status;
-    status = hands_over_all(exec->deps) ? submit_all(exec, run, end, error)
+    status = hands_over_all(exec->deps) ? submit_in_order(exec, run, end, error)
                                         : fm__exec_drive_begin(exec, run, error);
     if (status != FM_OK) {
         exec->driven = NULL;

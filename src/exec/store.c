@@ -16,8 +16,6 @@ enum { DAY_S = 86400, LIMIT_N = 1 << 30, LIMIT_ROWS = 1 << 24 };
 #define LIMIT_TIME UINT64_C(1000000000000000000)
 
 static const char *const ARM_NAMES[FM__STORE_ARMS] = {"cpu", "gpu", "gpu-eager", "split"};
-static const char *const AXIS_NAMES[] = {"whole", "channels", "tokens", "products"};
-static const char *const WEIGHTS_NAMES[] = {"shared", "resident", "streamed", "mapped"};
 static const char TAPE_NAME[] = "tape";
 
 /* ---- life ---- */
@@ -32,7 +30,7 @@ void fm__store_init(fm__store *store, const fm__store_key *key) {
     *store = (fm__store){.key = *key};
     clean(store->key.cpu);
     clean(store->key.rung);
-    clean(store->key.gpu);
+    clean(store->key.units);
     clean(store->key.driver);
     clean(store->key.power);
     clean(store->key.build);
@@ -50,7 +48,7 @@ void fm__store_finish(fm__store *store) {
 static void write_head(const fm__store_key *key, fm__buf *out) {
     fm__buf_printf(out, "fusionml-calibration %d\n", FM__STORE_VERSION);
     fm__buf_printf(out, "cpu %s\nrung %s\nthreads %u\n", key->cpu, key->rung, key->threads);
-    fm__buf_printf(out, "gpu %s\ndriver %s\npower %s\n", key->gpu, key->driver, key->power);
+    fm__buf_printf(out, "units %s\ndriver %s\npower %s\n", key->units, key->driver, key->power);
     fm__buf_printf(out, "build %s\nmodel %016llx %s\n", key->build,
                    (unsigned long long)key->model_hash, key->model_type);
 }
@@ -65,11 +63,12 @@ static unsigned long long millionths(double value) {
 
 static void write_entry(const fm__store_entry *entry, fm__buf *out) {
     const fm__store_shape *s = &entry->shape;
+    const fm__shape *p = &s->product;
     fm__buf_printf(out, "entry op=%s n=%u k=%u type=%s up=%s fast=%d output=%d",
-                   s->kind == FM__OP_COUNT ? TAPE_NAME : fm__op_name(s->kind), s->n, s->k,
-                   type_name(s->types[0]), type_name(s->types[1]), s->fast, s->output);
+                   p->kind == FM__OP_COUNT ? TAPE_NAME : fm__op_name(p->kind), p->n, p->k,
+                   type_name(p->types[0]), type_name(p->types[1]), p->fast, p->output);
     fm__buf_printf(out, " rows=%u cache=%u axis=%s deps=%s weights=%s", s->rows, s->cache,
-                   AXIS_NAMES[s->axis], fm__deps_name(s->deps), WEIGHTS_NAMES[s->weights]);
+                   fm__axis_name(s->axis), fm__deps_name(s->deps), fm__residency_name(s->weights));
     fm__buf_printf(out, " share=%llu gain=%llu dealt=%d", millionths(entry->share),
                    millionths(entry->gain), entry->dealt);
     for (int i = 0; i < FM__STORE_ARMS; i++)
@@ -105,18 +104,34 @@ fm_status fm__store_save(fm__store *store, const char *path, uint64_t now_s, fm_
     return status;
 }
 
-bool fm__store_path(const char *cache_dir, const fm__store_key *key, char *out, size_t capacity) {
-    char folder[1024], name[64];
+fm_status fm__store_path(const char *cache_dir, const fm__store_key *key, char *out,
+                         size_t capacity, fm_error *error) {
+    enum { FOLDER = 1024 };
+    char folder[FOLDER], name[64];
     fm__store store;
     fm__buf head = {0};
+    if (cache_dir != NULL && strlen(cache_dir) >= FOLDER)
+        return fm__error(error, FM_ERROR_LIMIT, "cache folder", "its path has %d bytes or more",
+                         FOLDER);
+    if (!fm__cache_folder(cache_dir, folder, sizeof folder))
+        return cache_dir != NULL
+                   ? fm__error(error, FM_ERROR_IO, cache_dir,
+                               "is no cache folder to save the calibration in, nor can be made one")
+                   : fm__error(error, FM_ERROR_IO, "cache folder",
+                               "there is none to save the calibration in: give one");
     fm__store_init(&store, key); /* the key as it is compared */
     write_head(&store.key, &head);
-    bool made = !head.failed && fm__cache_folder(cache_dir, folder, sizeof folder);
-    if (made)
+    bool failed = head.failed;
+    if (!failed)
         snprintf(name, sizeof name, "calibration-%016llx.txt",
                  (unsigned long long)fm__hash(FM__HASH_SEED, head.data, head.bytes));
     fm__buf_finish(&head);
-    return made && fm__path_join(folder, name, out, capacity);
+    if (failed)
+        return fm__error_memory(error, "calibration", sizeof store.key);
+    if (!fm__path_join(folder, name, out, capacity))
+        return fm__error(error, FM_ERROR_LIMIT, folder,
+                         "a calibration's path in it has %zu bytes or more", capacity);
+    return FM_OK;
 }
 
 /* ---- reading: a cursor that only goes on over what is expected ---- */
@@ -164,16 +179,13 @@ static bool take_word(reader *r, const char *name, fm__str *out) {
     return out->bytes > 0;
 }
 
-static bool take_one_of(reader *r, const char *name, const char *const *names, uint32_t n,
-                        uint32_t *out) {
+static bool take_axis(reader *r, fm__axis *out) {
     fm__str word;
-    if (!take_word(r, name, &word))
+    if (!take_word(r, "axis", &word))
         return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (fm__str_is(word, names[i])) {
-            *out = i;
+    for (*out = FM__AXIS_WHOLE; *out <= FM__AXIS_PRODUCTS; ++*out)
+        if (fm__str_is(word, fm__axis_name(*out)))
             return true;
-        }
     return false;
 }
 
@@ -183,6 +195,16 @@ static bool take_deps(reader *r, fm__deps *out) {
         return false;
     for (*out = FM__DEPS_EVENT; *out <= FM__DEPS_READY; ++*out)
         if (fm__str_is(word, fm__deps_name(*out)))
+            return true;
+    return false;
+}
+
+static bool take_weights(reader *r, fm__residency *out) {
+    fm__str word;
+    if (!take_word(r, "weights", &word))
+        return false;
+    for (*out = FM__RESIDENCY_SHARED; *out <= FM__RESIDENCY_MAPPED; ++*out)
+        if (fm__str_is(word, fm__residency_name(*out)))
             return true;
     return false;
 }
@@ -225,19 +247,17 @@ static bool take_millionths(reader *r, const char *name, uint64_t limit, double 
     return taken;
 }
 
+static bool take_product(reader *r, fm__shape *p) {
+    return take_kind(r, &p->kind) && take_small(r, "n", LIMIT_N, &p->n) &&
+           take_small(r, "k", LIMIT_N, &p->k) && take_type(r, "type", &p->types[0]) &&
+           take_type(r, "up", &p->types[1]) && take_flag(r, "fast", &p->fast) &&
+           take_flag(r, "output", &p->output);
+}
+
 static bool take_shape(reader *r, fm__store_shape *s) {
-    uint32_t axis, weights;
-    if (!take_kind(r, &s->kind) || !take_small(r, "n", LIMIT_N, &s->n) ||
-        !take_small(r, "k", LIMIT_N, &s->k) || !take_type(r, "type", &s->types[0]) ||
-        !take_type(r, "up", &s->types[1]) || !take_flag(r, "fast", &s->fast) ||
-        !take_flag(r, "output", &s->output) || !take_small(r, "rows", LIMIT_ROWS, &s->rows) ||
-        !take_small(r, "cache", LIMIT_N, &s->cache) ||
-        !take_one_of(r, "axis", AXIS_NAMES, 4, &axis) || !take_deps(r, &s->deps) ||
-        !take_one_of(r, "weights", WEIGHTS_NAMES, 4, &weights))
-        return false;
-    s->axis = (fm__axis)axis;
-    s->weights = (fm__residency)weights;
-    return true;
+    return take_product(r, &s->product) && take_small(r, "rows", LIMIT_ROWS, &s->rows) &&
+           take_small(r, "cache", LIMIT_N, &s->cache) && take_axis(r, &s->axis) &&
+           take_deps(r, &s->deps) && take_weights(r, &s->weights);
 }
 
 /* Behind "entry". */
@@ -305,16 +325,19 @@ bool fm__store_load(fm__store *store, const char *path, uint64_t now_s) {
 
 /* ---- entries ---- */
 
+static bool same_options(const fm__store_shape *a, const fm__store_shape *b) {
+    return a->axis == b->axis && a->deps == b->deps && a->weights == b->weights;
+}
+
 static bool same_shape(const fm__store_shape *a, const fm__store_shape *b) {
-    return a->kind == b->kind && a->n == b->n && a->k == b->k && a->types[0] == b->types[0] &&
-           a->types[1] == b->types[1] && a->fast == b->fast && a->output == b->output &&
-           a->axis == b->axis && a->deps == b->deps && a->weights == b->weights;
+    return fm__shape_equal(&a->product, &b->product) && same_options(a, b);
 }
 
 /* What the file can hold; NaN fails every comparison. */
 static bool sound(const fm__store_entry *e) {
     const fm__store_shape *s = &e->shape;
-    bool fits = s->kind >= 0 && s->kind <= FM__OP_COUNT && s->n <= LIMIT_N && s->k <= LIMIT_N &&
+    const fm__shape *p = &s->product;
+    bool fits = p->kind >= 0 && p->kind <= FM__OP_COUNT && p->n <= LIMIT_N && p->k <= LIMIT_N &&
                 s->rows > 0 && s->rows <= LIMIT_ROWS && s->cache <= LIMIT_N && s->axis >= 0 &&
                 s->axis <= FM__AXIS_PRODUCTS && s->deps >= 0 && s->deps <= FM__DEPS_READY &&
                 s->weights >= 0 && s->weights <= FM__RESIDENCY_MAPPED;
@@ -362,13 +385,22 @@ fm_status fm__store_put(fm__store *store, const fm__store_entry *entry, fm_error
 
 uint32_t fm__store_drop(fm__store *store, const fm__store_shape *shape) {
     uint32_t kept = 0, n = store->n_entry;
-    for (uint32_t i = 0; i < n; i++) {
-        const fm__store_shape *s = &store->entries[i].shape;
-        if (s->axis != shape->axis || s->deps != shape->deps || s->weights != shape->weights)
+    for (uint32_t i = 0; i < n; i++)
+        if (!same_options(&store->entries[i].shape, shape))
             store->entries[kept++] = store->entries[i];
-    }
     store->n_entry = kept;
     return n - kept;
+}
+
+bool fm__store_digest(const fm__store *store, const fm__store_shape *shape, uint64_t *out) {
+    fm__buf text = {0};
+    for (uint32_t i = 0; i < store->n_entry; i++)
+        if (same_options(&store->entries[i].shape, shape))
+            write_entry(&store->entries[i], &text);
+    bool made = !text.failed;
+    *out = made && text.bytes > 0 ? fm__hash(FM__HASH_SEED, text.data, text.bytes) : 0;
+    fm__buf_finish(&text);
+    return made;
 }
 
 /* 1 for equal numbers, more the further they are apart. */

@@ -9,7 +9,7 @@
  * One text file a key, in the user's cache folder. All numbers are whole: shares and gains are
  * millionths, times are millionths of a nanosecond, so that no locale and no rounding changes them.
  *
- *     fusionml-calibration 2
+ *     fusionml-calibration 3
  *     cpu AMD EPYC 9B45                  the key, field by field as below
  *     ...
  *     saved 1732934400                   seconds since 1970
@@ -25,15 +25,16 @@
 
 #include "exec/exec.h"
 
-enum { FM__STORE_VERSION = 2, FM__STORE_ENTRIES = 4096, FM__STORE_BYTES = 4 << 20 };
+enum { FM__STORE_VERSION = 3, FM__STORE_ENTRIES = 4096, FM__STORE_BYTES = 4 << 20 };
 
 /* What a calibration holds for, and nothing else. Control characters count as '?'. */
 typedef struct fm__store_key {
     char cpu[128], rung[32];
     uint32_t threads;
-    char gpu[128], driver[64]; /* "" where there is none */
-    char power[16];            /* fm__power_name() */
-    char build[96];            /* version and hash of the source */
+    char units[512]; /* all of them, main unit first */
+    char driver[64]; /* of the GPU; "" where there is none */
+    char power[16];  /* fm__power_name() */
+    char build[96];  /* version and hash of the source */
     uint64_t model_hash;
     char model_type[32];
 } fm__store_key;
@@ -46,13 +47,10 @@ typedef enum fm__store_arm {
     FM__STORE_ARMS
 } fm__store_arm;
 
-/* What was measured. kind FM__OP_COUNT: a run of the whole tape (n, k 0, types NULL). */
+/* What was measured. */
 typedef struct fm__store_shape {
-    fm__op_kind kind;
-    uint32_t n, k;
-    const fm__type *types[2]; /* [1]: LINEAR_GLU's other weight, or NULL */
-    bool fast, output;        /* class fast; over the rows that want output */
-    uint32_t rows, cache;     /* buckets: rows of the tape, cached tokens before it */
+    fm__shape product;    /* kind FM__OP_COUNT: a run of the whole tape; the label is not kept */
+    uint32_t rows, cache; /* buckets: rows of the tape, cached tokens before it */
     fm__axis axis;
     fm__deps deps;
     fm__residency weights; /* of the first unit */
@@ -75,9 +73,10 @@ typedef struct fm__store {
 
 void fm__store_init(fm__store *store, const fm__store_key *key);
 void fm__store_finish(fm__store *store);
-/* The key's file in cache_dir (NULL: the user's cache folder, made if it is not there). false:
-   there is no such folder, or no room. */
-bool fm__store_path(const char *cache_dir, const fm__store_key *key, char *out, size_t capacity);
+/* The key's file in cache_dir (NULL: the user's cache folder, made if it is not there). Errors: IO
+   (there is no such folder, and none can be made), LIMIT (`capacity`), MEMORY. */
+fm_status fm__store_path(const char *cache_dir, const fm__store_key *key, char *out,
+                         size_t capacity, fm_error *error);
 /* Fills a store that was initialised with its key. false: nothing there that can be used; a file
    that is there and is not used is named in the log. The store is empty then. now_s: seconds since
    1970; a file of a later day is not used. */
@@ -89,6 +88,8 @@ fm_status fm__store_save(fm__store *store, const char *path, uint64_t now_s, fm_
 fm_status fm__store_put(fm__store *store, const fm__store_entry *entry, fm_error *error);
 /* Drops every entry with the axis, dependencies and weights of `shape`; returns how many. */
 uint32_t fm__store_drop(fm__store *store, const fm__store_shape *shape);
+/* A hash of what fm__store_drop() would drop; 0: nothing. false: no memory for it. */
+bool fm__store_digest(const fm__store *store, const fm__store_shape *shape, uint64_t *out);
 /* The entry of this shape whose rows are nearest by ratio, then whose cache is; NULL: none. */
 const fm__store_entry *fm__store_find(const fm__store *store, const fm__store_shape *shape);
 /* Seconds since it was saved. */

@@ -370,6 +370,29 @@ static void a_run_may_be_left_alone(void **state) {
     }
 }
 
+/* Bytes of a slot that are not as fill() left them. */
+static size_t count_written(const session *s, fm__slot slot) {
+    fm__buffer *buffer = s->run.buffers[slot];
+    uint8_t *bytes = fm__alloc(buffer->bytes);
+    size_t n = 0;
+    assert_non_null(bytes);
+    CHECK(fm__device_buffer_read(buffer, 0, bytes, buffer->bytes, why));
+    for (size_t i = 0; i < buffer->bytes; i++)
+        n += bytes[i] != 0xff;
+    fm__free(bytes);
+    return n;
+}
+
+static void fill(const session *s, fm__slot slot) {
+    fm__buffer *buffer = s->run.buffers[slot];
+    void *bytes = fm__alloc(buffer->bytes);
+    assert_non_null(bytes);
+    memset(bytes, 0xff, buffer->bytes);
+    CHECK(fm__device_buffer_write(buffer, 0, bytes, buffer->bytes, why));
+    fm__free(bytes);
+}
+
+/* And no op of it has written anything: no unit has run one. */
 static void a_cancelled_run_ends(void **state) {
     (void)state;
     for (int mode = 0; mode < N_MODE; mode++) {
@@ -380,7 +403,15 @@ static void a_cancelled_run_ends(void **state) {
         session_init(&s, &m, &(fm__plan_options){.shares = {1, 1}, .deps = MODES[mode]});
         _Atomic uint32_t cancel = 1;
         s.run.cancel = &cancel;
+        for (int slot = 0; slot < FM__SLOT_COUNT; slot++)
+            fill(&s, (fm__slot)slot);
         run_once(&s);
+        for (int slot = 0; slot < FM__SLOT_COUNT; slot++)
+            assert_int_equal(count_written(&s, (fm__slot)slot), 0);
+        atomic_store(&cancel, 0);
+        run_once(&s);
+        for (int slot = 0; slot < FM__SLOT_COUNT; slot++)
+            assert_true(count_written(&s, (fm__slot)slot) > 0);
         s.run.cancel = NULL;
         session_finish(&s);
         model_finish(&m);

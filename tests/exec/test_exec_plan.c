@@ -462,6 +462,35 @@ static uint32_t count_dealt(const fm__tape *tape, const uint8_t *owner, uint32_t
     return last;
 }
 
+/* Pairs whose second weights differ in type are not of one shape: a unit gets its share of either
+   kind, however the kinds alternate. */
+static void pairs_are_dealt_by_both_types(void **state) {
+    (void)state;
+    enum { N = 16 };
+    const fm__type *q8 = fm__type_get(FM__Q8_0), *q6 = fm__type_get(FM__Q6_K);
+    fm__weight gate = {.n = 64, .k = 256, .type = q8, .name = "gate"}, up = gate, other = gate;
+    other.type = q6;
+    fm__weight *const weights[] = {&gate, &up, &other};
+    fm__tensor tensor = {.rows = FM__ROWS_BATCH};
+    fm__op ops[N];
+    double shares[N][FM__MAX_UNITS];
+    for (int i = 0; i < N; i++) {
+        ops[i] = (fm__op){.kind = FM__OP_LINEAR_GLU, .weight = {0, (int16_t)(1 + i % 2)}};
+        memset(shares[i], 0, sizeof shares[i]);
+        shares[i][0] = shares[i][1] = 0.5;
+    }
+    const fm__tape tape = {
+        .ops = ops, .n_op = N, .weights = weights, .n_weight = 3, .tensors = &tensor};
+    uint8_t owner[N];
+    CHECK(fm__deal(&tape, (const double(*)[FM__MAX_UNITS])shares, 2, owner, why));
+    for (int kind = 0; kind < 2; kind++) {
+        int last = 0;
+        for (int i = kind; i < N; i += 2)
+            last += owner[i];
+        assert_int_equal(last, N / 4);
+    }
+}
+
 /* Of the products of each shape a unit gets its share, as nearly as whole ones allow. */
 static void products_are_dealt_out(void **state) {
     (void)state;
@@ -662,6 +691,7 @@ int main(void) {
         cmocka_unit_test(parts_of_weights_allow_parts_of_products),
         cmocka_unit_test(tapes_may_be_planned_before_weights_are_there),
         cmocka_unit_test(ops_may_have_shares_of_their_own),
+        cmocka_unit_test(pairs_are_dealt_by_both_types),
         cmocka_unit_test(products_are_dealt_out),
         cmocka_unit_test(whole_products_are_not_divided),
         cmocka_unit_test(the_table_is_aligned),

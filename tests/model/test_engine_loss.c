@@ -168,9 +168,10 @@ static void in_a_batch(void **state) {
     free(want);
 }
 
-/* A sliding window has left pages behind: they are borrowed to compute the rest again. */
-static void behind_a_window(void **state) {
-    (void)state;
+/* A sliding window has left pages behind: they are borrowed to compute the rest again, in chunks
+   shorter and longer than the window. `others`: pages that other sessions hold meanwhile. */
+static void lose_behind_a_window(uint32_t chunk_rows, uint32_t others) {
+    enum { MOST_OTHERS = 4, LAST = 4 };
     fm_error error = {0};
     char path[64];
     snprintf(path, sizeof(path), "golden/mistral-swa");
@@ -178,28 +179,39 @@ static void behind_a_window(void **state) {
     fm_engine *engine = NULL, *host = NULL;
     fm_engine_options o = fm_engine_options_default();
     o.numeric_class = FM_CLASS_EXACT;
-    o.chunk_rows = 16;
+    o.chunk_rows = chunk_rows;
     o.no_gate = 1;
     CHECK_OK(fm_engine_load(&engine, machine, path, &o, &error));
     CHECK_OK(fm_engine_load(&host, plain, path, &o, &error));
     assert_true(engine->model->hparams.window > 0);
     uint32_t n_vocab = fm_engine_vocab_size(engine), n = engine->context_length - 8;
-    fm_session *a = NULL, *b = NULL;
+    int32_t *prompt = malloc(n * sizeof(int32_t));
+    for (uint32_t i = 0; i < n; i++)
+        prompt[i] = (int32_t)(i * 7 % n_vocab);
+    fm_session *a = NULL, *b = NULL, *other[MOST_OTHERS] = {NULL};
     const float *want, *got;
     CHECK_OK(fm_session_create(&a, engine, NULL, &error));
     CHECK_OK(fm_session_create(&b, host, NULL, &error));
-    for (uint32_t i = 0; i < n; i++) {
-        int32_t id = (int32_t)(i * 7 % n_vocab);
-        if (i == n - 4)
-            submits_left = 0;
-        CHECK_OK(fm_session_decode(a, id, &got, &error));
-        CHECK_OK(fm_session_decode(b, id, &want, &error));
+    CHECK_OK(fm_session_prefill(a, prompt, n - LAST, NULL, &error));
+    CHECK_OK(fm_session_prefill(b, prompt, n - LAST, NULL, &error));
+    assert_true(a->dropped[0] > 2);
+    for (uint32_t i = 0; i < others; i++) {
+        other[i] = new_session(engine, 0);
+        CHECK_OK(fm_session_prefill(other[i], prompt, 10, NULL, &error));
+    }
+    assert_int_equal(engine->pools[0].n_free, a->dropped[0] - others);
+    submits_left = 0;
+    for (uint32_t i = n - LAST; i < n; i++) {
+        CHECK_OK(fm_session_decode(a, prompt[i], &got, &error));
+        CHECK_OK(fm_session_decode(b, prompt[i], &want, &error));
         test_same_bits(want, got, n_vocab, "behind a window");
     }
-    assert_true(a->dropped[0] > 0);
     assert_ptr_equal(lost_device, machine->devices[0]);
     for (uint32_t p = 0; p < a->dropped[0]; p++)
         assert_true(a->pages[0][p] == FM__NO_PAGE);
+    free(prompt);
+    for (uint32_t i = 0; i < others; i++)
+        fm_session_destroy(&other[i]);
     fm_session_destroy(&a);
     fm_session_destroy(&b);
     assert_int_equal(engine->pools[0].n_free, engine->pools[0].n_page);
@@ -207,6 +219,44 @@ static void behind_a_window(void **state) {
     fm_engine_destroy(&host);
     fm_machine_destroy(&machine);
     fm_machine_destroy(&plain);
+}
+
+static void behind_a_window(void **state) {
+    (void)state;
+    static const uint32_t chunks[] = {16, 64, 128, 512};
+    for (int i = 0; i < 4; i++)
+        lose_behind_a_window(chunks[i], 0);
+}
+
+/* Two pages are free: a long chunk would take more. */
+static void behind_a_window_in_a_full_pool(void **state) {
+    (void)state;
+    lose_behind_a_window(512, 4);
+    lose_behind_a_window(64, 4);
+}
+
+/* The lost unit's copies go, and nobody else's ranges, also where an earlier loss has given the
+   units other numbers than the ranges have. */
+static void copies_of_a_renumbered_unit(void **state) {
+    (void)state;
+    fm_machine *machine = fragile_machine();
+    fm_engine *engine = load(machine, model, -1);
+    fm__device *first = engine->units[0];
+    assert_ptr_equal(engine->gpu, first);
+    engine->units[0] = engine->units[1];
+    engine->units[1] = first;
+    uint32_t of_gpu = 0;
+    for (uint32_t i = 0; i < engine->model->n_weight; i++)
+        of_gpu += engine->model->weights[i]->n_ranges > 1;
+    assert_true(of_gpu > 0);
+    fm__weights_drop_copies(engine);
+    for (uint32_t i = 0; i < engine->model->n_weight; i++) {
+        const fm__weight *w = engine->model->weights[i];
+        assert_int_equal(w->n_ranges, 1);
+        assert_null(w->ranges[0].buffer);
+    }
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
 }
 
 /* What is saved after a loss was computed again; what is restored is there as it is. */
@@ -412,10 +462,16 @@ static int remove_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(at_each_submit),  cmocka_unit_test(in_a_batch),
-        cmocka_unit_test(behind_a_window), cmocka_unit_test(snapshots),
-        cmocka_unit_test(fails_once),      cmocka_unit_test(nothing_left),
-        cmocka_unit_test(no_memory_left),  cmocka_unit_test(of_vulkan),
+        cmocka_unit_test(at_each_submit),
+        cmocka_unit_test(in_a_batch),
+        cmocka_unit_test(behind_a_window),
+        cmocka_unit_test(behind_a_window_in_a_full_pool),
+        cmocka_unit_test(copies_of_a_renumbered_unit),
+        cmocka_unit_test(snapshots),
+        cmocka_unit_test(fails_once),
+        cmocka_unit_test(nothing_left),
+        cmocka_unit_test(no_memory_left),
+        cmocka_unit_test(of_vulkan),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }

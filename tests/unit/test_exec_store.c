@@ -29,7 +29,7 @@ static int remove_folder(void **state) {
 static const fm__store_key KEY = {.cpu = "AMD EPYC 9B45",
                                   .rung = "avx512",
                                   .threads = 16,
-                                  .gpu = "NVIDIA H200",
+                                  .units = "NVIDIA H200 x0 discrete; host x16",
                                   .driver = "NVIDIA 550.90.7",
                                   .power = "none",
                                   .build = "0.1.0 0123abcd",
@@ -37,29 +37,32 @@ static const fm__store_key KEY = {.cpu = "AMD EPYC 9B45",
                                   .model_type = "q4_k"};
 
 static fm__store_entry product(uint32_t rows, double share) {
-    return (fm__store_entry){.shape = {.kind = FM__OP_LINEAR_GLU,
-                                       .n = 18944,
-                                       .k = 3584,
-                                       .types = {fm__type_get(FM__Q4_K), fm__type_get(FM__Q6_K)},
-                                       .rows = rows,
-                                       .axis = FM__AXIS_CHANNELS,
-                                       .deps = FM__DEPS_EVENT,
-                                       .weights = FM__RESIDENCY_STREAMED},
-                             .share = share,
-                             .gain = 1.234567,
-                             .ns_of_work = {0.125, 1234567.5, 0, 1e9}};
+    return (fm__store_entry){
+        .shape = {.product = {.kind = FM__OP_LINEAR_GLU,
+                              .n = 18944,
+                              .k = 3584,
+                              .types = {fm__type_get(FM__Q4_K), fm__type_get(FM__Q6_K)}},
+                  .rows = rows,
+                  .axis = FM__AXIS_CHANNELS,
+                  .deps = FM__DEPS_EVENT,
+                  .weights = FM__RESIDENCY_STREAMED},
+        .share = share,
+        .gain = 1.234567,
+        .ns_of_work = {0.125, 1234567.5, 0, 1e9}};
 }
 
 static fm__store_entry whole_tape(uint32_t rows, uint32_t cache) {
-    return (fm__store_entry){
-        .shape = {.kind = FM__OP_COUNT, .rows = rows, .cache = cache, .deps = FM__DEPS_READY},
-        .gain = 1,
-        .dealt = rows > 8,
-        .ns_of_work = {5, 6, 7, (double)rows + cache}};
+    return (fm__store_entry){.shape = {.product = {.kind = FM__OP_COUNT},
+                                       .rows = rows,
+                                       .cache = cache,
+                                       .deps = FM__DEPS_READY},
+                             .gain = 1,
+                             .dealt = rows > 8,
+                             .ns_of_work = {5, 6, 7, (double)rows + cache}};
 }
 
 static void path_of(char path[256]) {
-    assert_true(fm__store_path(folder, &KEY, path, 256));
+    CHECK(fm__store_path(folder, &KEY, path, 256, why));
 }
 
 /* A store of some entries, saved. */
@@ -101,7 +104,7 @@ static void what_is_saved_is_loaded(void **state) {
     assert_true(got->share == 0.1 && got->gain == 1.234567);
     for (int i = 0; i < FM__STORE_ARMS; i++)
         assert_true(got->ns_of_work[i] == want.ns_of_work[i]);
-    assert_memory_equal(&got->shape.types, &want.shape.types, sizeof want.shape.types);
+    assert_true(fm__shape_equal(&got->shape.product, &want.shape.product));
     assert_int_equal(test_leftovers(path), 0);
     fm__store_finish(&store);
     fm__store_finish(&store);
@@ -145,7 +148,7 @@ static void an_entry_takes_the_place_of_its_like(void **state) {
     CHECK(fm__store_put(&store, &e, why));
     assert_int_equal(store.n_entry, 1);
     assert_true(fm__store_find(&store, &e.shape)->share == 0.4);
-    e.shape.fast = true;
+    e.shape.product.fast = true;
     CHECK(fm__store_put(&store, &e, why));
     assert_int_equal(store.n_entry, 2);
     fm__store_finish(&store);
@@ -212,7 +215,7 @@ static void every_other_key_is_another_file(void **state) {
     strcpy(keys[0].cpu, "AMD EPYC 9B46");
     strcpy(keys[1].rung, "avx2");
     keys[2].threads = 15;
-    strcpy(keys[3].gpu, "");
+    strcpy(keys[3].units, "host x16; NVIDIA H200 x0 discrete");
     strcpy(keys[4].driver, "NVIDIA 551");
     strcpy(keys[5].power, "battery");
     strcpy(keys[6].build, "0.1.0 0123abce");
@@ -220,7 +223,7 @@ static void every_other_key_is_another_file(void **state) {
     strcpy(keys[8].model_type, "q8_0");
     fm_log_set(remember, NULL, FM_LOG_DEBUG);
     for (int i = 0; i < 9; i++) {
-        assert_true(fm__store_path(folder, &keys[i], other, sizeof other));
+        CHECK(fm__store_path(folder, &keys[i], other, sizeof other, why));
         assert_string_not_equal(path, other);
         fm__store store;
         last_line[0] = 0;
@@ -236,8 +239,8 @@ static void control_characters_are_harmless(void **state) {
     (void)state;
     char path[256];
     fm__store_key key = KEY;
-    strcpy(key.gpu, "card\nentry op=tape");
-    assert_true(fm__store_path(folder, &key, path, sizeof path));
+    strcpy(key.units, "card\nentry op=tape");
+    CHECK(fm__store_path(folder, &key, path, sizeof path, why));
     fm__store store;
     fm__store_init(&store, &key);
     CHECK(fm__store_save(&store, path, NOW, why));
@@ -334,18 +337,28 @@ static void values_are_bounded(void **state) {
 static void folders(void **state) {
     (void)state;
     char path[256], deep[128], small[20];
-    assert_false(fm__store_path("", &KEY, path, sizeof path));
-    assert_false(fm__store_path(folder, &KEY, small, sizeof small));
-    assert_false(fm__store_path("/proc/none", &KEY, path, sizeof path));
+    fm_error error = {0};
+    assert_int_equal(fm__store_path("", &KEY, path, sizeof path, NULL), FM_ERROR_IO);
+    assert_int_equal(fm__store_path("/proc/none", &KEY, path, sizeof path, &error), FM_ERROR_IO);
+    assert_string_equal(error.place, "/proc/none");
+    /* Neither a name that is too long nor memory that is short is a folder that is not there. */
+    assert_int_equal(fm__store_path(folder, &KEY, small, sizeof small, &error), FM_ERROR_LIMIT);
+    char longer[2000];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    assert_int_equal(fm__store_path(longer, &KEY, path, sizeof path, &error), FM_ERROR_LIMIT);
+    fm__alloc_fail_after(1);
+    assert_int_equal(fm__store_path(folder, &KEY, path, sizeof path, &error), FM_ERROR_MEMORY);
+    fm__alloc_fail_after(0);
     snprintf(deep, sizeof deep, "%s/a/b/c", folder);
-    assert_true(fm__store_path(deep, &KEY, path, sizeof path));
+    CHECK(fm__store_path(deep, &KEY, path, sizeof path, why));
     assert_true(fm__path_is_directory(deep));
     save_some(path);
     char *old = getenv("XDG_CACHE_HOME"), kept[256] = "";
     if (old != NULL)
         snprintf(kept, sizeof kept, "%s", old);
     setenv("XDG_CACHE_HOME", folder, 1);
-    assert_true(fm__store_path(NULL, &KEY, path, sizeof path));
+    CHECK(fm__store_path(NULL, &KEY, path, sizeof path, why));
     assert_true(strncmp(path, folder, strlen(folder)) == 0);
     assert_non_null(strstr(path, "/fusionml/calibration-"));
     if (old != NULL)
@@ -354,7 +367,6 @@ static void folders(void **state) {
         unsetenv("XDG_CACHE_HOME");
     fm__store store;
     fm__store_init(&store, &KEY);
-    fm_error error = {0};
     assert_int_equal(fm__store_save(&store, folder, NOW, &error), FM_ERROR_IO); /* a folder */
     fm__store_finish(&store);
 }
@@ -387,10 +399,58 @@ static void entries_are_dropped(void **state) {
     fm__store_finish(&store);
 }
 
+/* What other options found does not change the digest; everything of these options does. */
+static void digests(void **state) {
+    (void)state;
+    fm__store store;
+    uint64_t none = 1, first, other;
+    const fm__store_entry a = product(1, 0.1), tape = whole_tape(1, 0);
+    fm__store_init(&store, &KEY);
+    assert_true(fm__store_digest(&store, &a.shape, &none) && none == 0);
+    CHECK(fm__store_put(&store, &a, why));
+    assert_true(fm__store_digest(&store, &a.shape, &first) && first != 0);
+    CHECK(fm__store_put(&store, &tape, why));
+    assert_true(fm__store_digest(&store, &a.shape, &other) && other == first);
+    fm__store_entry e = product(1, 0.1);
+    e.ns_of_work[3] += 1;
+    CHECK(fm__store_put(&store, &e, why));
+    assert_true(fm__store_digest(&store, &a.shape, &other) && other != first);
+    CHECK(fm__store_put(&store, &a, why));
+    assert_true(fm__store_digest(&store, &a.shape, &other) && other == first);
+    e = product(8, 0.1);
+    CHECK(fm__store_put(&store, &e, why));
+    assert_true(fm__store_digest(&store, &a.shape, &other) && other != first);
+    fm__alloc_fail_after(1);
+    assert_false(fm__store_digest(&store, &a.shape, &other));
+    fm__alloc_fail_after(0);
+    fm__store_finish(&store);
+}
+
+/* A file of an older version under today's name: as if there were none. */
+static void an_older_version_is_not_used(void **state) {
+    (void)state;
+    char path[256];
+    static const char OLD[] = "fusionml-calibration 2\ncpu AMD EPYC 9B45\nrung avx512\n"
+                              "threads 16\ngpu NVIDIA H200\n";
+    path_of(path);
+    write_bytes(path, OLD, sizeof OLD - 1);
+    fm__store store;
+    fm_log_set(remember, NULL, FM_LOG_DEBUG);
+    last_line[0] = 0;
+    assert_false(load(&store, &KEY, path, NOW));
+    assert_non_null(strstr(last_line, "another version, machine, build or model"));
+    fm_log_set(NULL, NULL, FM_LOG_WARNING);
+    CHECK(fm__store_save(&store, path, NOW, why)); /* and is replaced */
+    assert_true(load(&store, &KEY, path, NOW));
+    fm__store_finish(&store);
+}
+
 int main(void) {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_are_dropped),
+        cmocka_unit_test(digests),
+        IN_FOLDER(an_older_version_is_not_used),
         IN_FOLDER(what_is_saved_is_loaded),
         cmocka_unit_test(the_nearest_bucket_is_found),
         cmocka_unit_test(an_entry_takes_the_place_of_its_like),
