@@ -17,6 +17,7 @@ install(DIRECTORY include/fusionml DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "lab.h" EXCLUDE)
 install(FILES LICENSE README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES models/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/models)
 
 configure_package_config_file(cmake/fusionmlConfig.cmake.in fusionmlConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(fusionmlConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -47,8 +47,8 @@ typedef struct comparison {
     uint32_t lengths[CLI_MAX_NUMBERS], n_length, n_decode, rounds;
     int32_t *prompt; /* (longest) */
     series series[CLI_MAX_NUMBERS][MAX_ARMS];
-    bool equal;
-    char *before; /* stamp */
+    bool equal_at[CLI_MAX_NUMBERS], equal; /* the arms' tokens: at one length, at all so far */
+    char *before;                          /* stamp */
 } comparison;
 
 /* ---- what is asked for ---- */
@@ -81,6 +81,8 @@ static fm_status find_arms(comparison *c, fm_error *error) {
     fm_status status = FM_OK;
     for (uint32_t i = 0; status == FM_OK && i < c->n_arm; i++)
         status = fm_engine_set_arm(c->engine, c->arms[i], error);
+    if (status == FM_ERROR_ARGUMENT)
+        snprintf(error->place, sizeof error->place, "--arms");
     if (c->args->arms != NULL)
         return status;
     for (int arm = FM_ARM_CPU; arm <= FM_ARM_SPLIT; arm++)
@@ -105,22 +107,28 @@ static void free_phase(phase *p) {
     free(p->ideal);
 }
 
-/* Before the model is loaded: on one unit there is one arm. */
+/* Before the model is loaded: on one unit there is one arm, which only --arms measures alone. */
 static fm_status check_arms(const comparison *c, fm_error *error) {
     fm_device_info unit;
     if (!cli_has_one_unit(c->machine, &unit))
         return FM_OK;
+    if (c->n_arm == 0) {
+        *error = (fm_error){FM_ERROR_ARGUMENT, "", "--arms"};
+        snprintf(error->message, sizeof error->message,
+                 "there is one unit, %s, and so one arm, which --arms cpu measures alone; "
+                 "else " CLI_NAME_TWO_UNITS,
+                 unit.name);
+        return error->status;
+    }
     for (uint32_t i = 0; i < c->n_arm; i++) {
         if (c->arms[i] == FM_ARM_CPU || c->arms[i] == FM_ARM_AUTO)
             continue;
         *error = (fm_error){FM_ERROR_ARGUMENT, "", "--arms"};
         snprintf(error->message, sizeof error->message,
-                 "there is one unit, %s, and so no arm %s: see --device", unit.name,
+                 "there is one unit, %s, and so no arm %s: " CLI_NAME_TWO_UNITS, unit.name,
                  fm_arm_name(c->arms[i]));
         return error->status;
     }
-    if (c->n_arm == 0)
-        fprintf(stderr, "there is one unit, %s, and so one arm: see --device\n", unit.name);
     return FM_OK;
 }
 
@@ -295,34 +303,27 @@ static fm_status measure_batch(comparison *c, uint32_t length, uint32_t arm, fm_
     return status;
 }
 
-static fm_status measure_batches(comparison *c, fm_error *error) {
+static fm_status measure_length(comparison *c, uint32_t length, fm_error *error) {
+    uint32_t each = c->n_arm * (c->rounds + 1), done = length * each;
     fm_status status = FM_OK;
+    for (int round = -1; round < (int)c->rounds; round++)
+        for (uint32_t i = 0; status == FM_OK && i < c->n_arm; i++) {
+            uint32_t arm = fm_lab_order(c->n_arm, (uint32_t)(round + 1), i);
+            cli_progress(NULL, "measuring", done++, c->n_length * each);
+            status = cli_check_interrupt(error);
+            if (status == FM_OK)
+                status = measure(c, length, arm, round, error);
+        }
     for (uint32_t a = 0; a < c->n_arm; a++)
-        for (uint32_t l = 0; l < c->n_length && c->arms[a] == FM_ARM_SPLIT; l++)
-            if (status == FM_OK && (status = cli_check_interrupt(error)) == FM_OK)
-                status = measure_batch(c, l, a, error);
-    return status;
-}
-
-static fm_status measure_all(comparison *c, fm_error *error) {
-    uint32_t total = c->n_length * c->n_arm * (c->rounds + 1), done = 0;
-    fm_status status = FM_OK;
-    for (uint32_t l = 0; l < c->n_length; l++)
-        for (int round = -1; round < (int)c->rounds; round++)
-            for (uint32_t i = 0; status == FM_OK && i < c->n_arm; i++) {
-                uint32_t arm = fm_lab_order(c->n_arm, (uint32_t)(round + 1), i);
-                cli_progress(NULL, "measuring", done++, total);
-                status = cli_check_interrupt(error);
-                if (status == FM_OK)
-                    status = measure(c, l, arm, round, error);
-            }
-    if (status == FM_OK)
-        status = measure_batches(c, error);
-    c->equal = true;
-    for (uint32_t l = 0; l < c->n_length; l++)
-        for (uint32_t a = 0; a < c->n_arm; a++)
-            c->equal =
-                c->equal && c->series[l][a].same && c->series[l][a].hash == c->series[l][0].hash;
+        if (status == FM_OK && c->arms[a] == FM_ARM_SPLIT &&
+            (status = cli_check_interrupt(error)) == FM_OK)
+            status = measure_batch(c, length, a, error);
+    for (uint32_t a = 0; status == FM_OK && a < c->n_arm; a++) {
+        const series *s = &c->series[length][a];
+        c->equal_at[length] =
+            (a == 0 || c->equal_at[length]) && s->same && s->hash == c->series[length][0].hash;
+    }
+    c->equal = c->equal && c->equal_at[length];
     return status;
 }
 
@@ -374,7 +375,7 @@ static json_t *json_phase(const comparison *c, const phase *p) {
 
 static json_t *json_ratios(const comparison *c, uint32_t length) {
     json_t *array = json_array();
-    for (uint32_t b = 1; c->equal && b < c->n_arm; b++)
+    for (uint32_t b = 1; c->equal_at[length] && b < c->n_arm; b++)
         for (uint32_t a = 0; a < b; a++) {
             const series *x = &c->series[length][a], *y = &c->series[length][b];
             json_array_append_new(
@@ -471,7 +472,7 @@ static void print_overlap(const comparison *c, const series *s) {
 }
 
 static void print_ratios(const comparison *c, uint32_t length) {
-    for (uint32_t b = 1; c->equal && b < c->n_arm; b++)
+    for (uint32_t b = 1; c->equal_at[length] && b < c->n_arm; b++)
         for (uint32_t a = 0; a < b; a++) {
             const series *x = &c->series[length][a], *y = &c->series[length][b];
             fm_lab_ratio p = speed_up(c, &x->prefill, &y->prefill);
@@ -508,6 +509,21 @@ static void print_length(const comparison *c, uint32_t length) {
         }
 }
 
+/* A length's table is printed once it is measured; JSON is one object of all of them. */
+static fm_status measure_all(comparison *c, fm_error *error) {
+    fm_status status = FM_OK;
+    c->equal = true;
+    for (uint32_t l = 0; status == FM_OK && l < c->n_length; l++) {
+        status = measure_length(c, l, error);
+        cli_progress_end();
+        if (status != FM_OK || c->args->json)
+            continue;
+        print_length(c, l);
+        fflush(stdout);
+    }
+    return status;
+}
+
 int cli_bench_arms(const cli_args *args) {
     comparison *c = calloc(1, sizeof *c);
     fm_error error = {0};
@@ -539,11 +555,8 @@ int cli_bench_arms(const cli_args *args) {
         code = cli_fail(&error);
     else if (args->json)
         code = print_json(c);
-    else
-        for (uint32_t l = 0; l < c->n_length; l++)
-            print_length(c, l);
     if (code == CLI_OK && !c->equal)
-        code = cli_fail_text("the arms' tokens differ: no ratio is given");
+        code = cli_fail_text("the arms' tokens differ: no ratio is given where they do");
     close_all(c);
     free(c);
     return code;

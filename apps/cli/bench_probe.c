@@ -112,6 +112,10 @@ int cli_bench_probe(const cli_args *args) {
     options.seed = args->seed;
     cli_catch_interrupt(NULL);
     fm_status status = cli_open_machine(args, &machine, &error);
+    if (status == FM_OK && !cli_has_two_units(machine, "the probe")) {
+        fm_machine_destroy(&machine);
+        return CLI_USAGE;
+    }
     if (status == FM_OK)
         status = fm_lab_probe(machine, &options, show, NULL, &json, &error);
     cli_progress_end();

@@ -260,7 +260,7 @@ int cli_calibrate(const cli_args *args) {
     fm_status status = cli_open_machine(args, &machine, &error);
     if (status == FM_OK && !cli_has_two_units(machine, "calibration")) {
         fm_machine_destroy(&machine);
-        return CLI_FAILED;
+        return CLI_USAGE;
     }
     if (status == FM_OK)
         status = cli_open_engine(&quiet, numeric_class, machine, &engine, &error);

@@ -100,9 +100,10 @@ bool cli_numbers(const char *name, const cli_texts *texts, uint32_t least, uint3
 
 /* ---- common.c ---- */
 
-/* Prints "fusionml NAME: place: message" to stderr and returns CLI_FAILED. Fields of the library's
-   options are named as the command's options; where memory is too small, what sets the need. Where
-   Ctrl-C cancelled the work: "fusionml NAME: interrupted", and CLI_INTERRUPTED. */
+/* Prints "fusionml NAME: place: message" to stderr and returns CLI_FAILED; CLI_USAGE where it is
+   about the value of an option. Fields of the library's options are named as the command's options;
+   where memory is too small, what sets the need. Where Ctrl-C cancelled the work: "fusionml NAME:
+   interrupted", and CLI_INTERRUPTED. */
 int cli_fail(const fm_error *error);
 int cli_fail_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* For messages. */
@@ -112,6 +113,13 @@ const char *cli_plural(uint64_t n);
 
 /* Lines of the library from this level on go to stderr; main() asks for warnings. */
 void cli_show_log(fm_log_level least);
+/* From here on the library's lines wait, so that none stands within an answer; false: those that
+   wait go to stderr, and nothing waits any more. */
+void cli_hold_log(bool hold);
+/* What helps where there is one unit. */
+#define CLI_NAME_TWO_UNITS                                                                         \
+    "name two, as in --device host:0,host:1 or --device vulkan:0,host (`fusionml devices` lists "  \
+    "units)"
 /* *unit: the machine's one, where it has no more. */
 bool cli_has_one_unit(const fm_machine *machine, fm_device_info *unit);
 /* false, with a message on stderr: the machine has one unit, and `what` takes two. */

@@ -2,6 +2,7 @@
 /* common.c: messages, opening models, reading input, progress, interrupts. */
 #include <errno.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -25,13 +26,14 @@ const char *cli_plural(uint64_t n) {
     return n == 1 ? "" : "s";
 }
 
-/* What the user calls a field of fm_machine_options, fm_engine_options or fm_sampler_options. */
+/* What the user calls a field of fm_machine_options, fm_engine_options or fm_sampler_options; NULL:
+   it is none. */
 static const char *option_of(const char *field) {
     static const char *const names[][2] = {
         {"context_length", NULL},
         {"chunk_rows", "--ubatch-size"},
         {"threads", "--threads"},
-        {"cpu_rung", "--cpu"},
+        {"cpu rung", "--cpu"},
         {"numeric_class", "--class"},
         {"cache_type", "--cache-type"},
         {"temperature", "--temp"},
@@ -43,13 +45,30 @@ static const char *option_of(const char *field) {
         {"deps", "--deps"},
         {"weights", "--weights"},
         {"repeat_last_n", "--repeat-last-n"},
+        {"arm", "--arm"},
+        {"share", "--split"},
+        {"type", "--type"},
+        {"shape", "--shape"},
+        {"op", "--op"},
+        {"rung", "--rung"},
+        {"tokens", "--tokens"},
+        {"depth", "--depth"},
+        {"repeats", "--repetitions"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(field, names[i][0]) == 0)
             return names[i][1] != NULL        ? names[i][1]
                    : command->context != NULL ? command->context
                                               : "context";
-    return field;
+    return strncmp(field, "--", 2) == 0 ? field : NULL;
+}
+
+/* What would help, where memory is too small for what this command was asked for. */
+static void print_memory_advice(const fm_error *error) {
+    static const char budget[] = "--memory sets the budget";
+    if (command->memory != NULL)
+        fprintf(stderr, "%s\n",
+                strstr(error->message, "the weights alone") != NULL ? budget : command->memory);
 }
 
 int cli_fail(const fm_error *error) {
@@ -58,14 +77,16 @@ int cli_fail(const fm_error *error) {
         return CLI_INTERRUPTED;
     }
     /* other errors name the library's own things: "weights" may be what found no memory */
-    bool about_option = error->status == FM_ERROR_ARGUMENT || error->status == FM_ERROR_LIMIT;
-    const char *place = about_option ? option_of(error->place) : error->place;
+    bool is_usage = error->status == FM_ERROR_ARGUMENT || error->status == FM_ERROR_LIMIT;
+    bool is_rung = error->status == FM_ERROR_UNSUPPORTED && strcmp(error->place, "cpu rung") == 0;
+    const char *option = is_usage || is_rung ? option_of(error->place) : NULL;
+    const char *place = option != NULL ? option : error->place;
     cli_progress_end();
     fprintf(stderr, "fusionml %s: %s%s%s\n", command->name, place, place[0] != '\0' ? ": " : "",
             error->message);
-    if (error->status == FM_ERROR_MEMORY && command->memory != NULL)
-        fprintf(stderr, "%s\n", command->memory);
-    return CLI_FAILED;
+    if (error->status == FM_ERROR_MEMORY)
+        print_memory_advice(error);
+    return is_usage && option != NULL ? CLI_USAGE : CLI_FAILED;
 }
 
 int cli_fail_text(const char *format, ...) {
@@ -79,10 +100,47 @@ int cli_fail_text(const char *format, ...) {
     return CLI_FAILED;
 }
 
+/* ---- the library's log ---- */
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; /* any thread may log */
+static bool log_held;
+static char *held_lines;
+static size_t held_bytes;
+
+/* false: out of memory. */
+static bool hold_line(const char *mark, const char *line) {
+    size_t more = strlen(mark) + strlen(line) + 1;
+    char *larger = realloc(held_lines, held_bytes + more + 1);
+    if (larger == NULL)
+        return false;
+    snprintf(larger + held_bytes, more + 1, "%s%s\n", mark, line);
+    held_lines = larger;
+    held_bytes += more;
+    return true;
+}
+
 static void log_line(void *user, fm_log_level level, const char *line) {
+    const char *mark = level == FM_LOG_WARNING ? "warning: " : "";
     (void)user;
-    cli_progress_end();
-    fprintf(stderr, "%s%s\n", level == FM_LOG_WARNING ? "warning: " : "", line);
+    pthread_mutex_lock(&log_lock);
+    if (!log_held || !hold_line(mark, line)) {
+        cli_progress_end();
+        fprintf(stderr, "%s%s\n", mark, line);
+    }
+    pthread_mutex_unlock(&log_lock);
+}
+
+void cli_hold_log(bool hold) {
+    pthread_mutex_lock(&log_lock);
+    log_held = hold;
+    if (!hold && held_lines != NULL)
+        fputs(held_lines, stderr);
+    if (!hold) {
+        free(held_lines);
+        held_lines = NULL;
+        held_bytes = 0;
+    }
+    pthread_mutex_unlock(&log_lock);
 }
 
 void cli_show_log(fm_log_level least) {
@@ -115,6 +173,32 @@ static void tell_idle_options(const cli_args *args, const fm_machine *machine) {
                 n < 2 ? "there is one unit, the host (see --device)" : "there is no GPU");
 }
 
+/* Whose list of units could not be had: names the option. */
+static fm_status name_device_option(fm_error *error) {
+    char place[sizeof error->place];
+    memcpy(place, error->place, sizeof place);
+    const char *head = strncmp(place, "device ", 7) == 0 ? "--" : "--device: ";
+    snprintf(error->place, sizeof error->place, "%s%.*s", head, (int)sizeof place - 12, place);
+    return error->status;
+}
+
+/* What only two units can do: that is known before a model is loaded. */
+static fm_status check_unit_count(const cli_args *args, const fm_machine *machine,
+                                  fm_error *error) {
+    const char *option = args->split >= 0                                      ? "--split"
+                         : args->arm != FM_ARM_AUTO && args->arm != FM_ARM_CPU ? "--arm"
+                                                                               : NULL;
+    fm_device_info unit;
+    if (option == NULL || !cli_has_one_unit(machine, &unit))
+        return FM_OK;
+    *error = (fm_error){.status = FM_ERROR_ARGUMENT};
+    snprintf(error->place, sizeof error->place, "%s%s%s", option, args->split >= 0 ? "" : " ",
+             args->split >= 0 ? "" : fm_arm_name((fm_arm)args->arm));
+    snprintf(error->message, sizeof error->message,
+             "takes two units, and there is one, %s: " CLI_NAME_TWO_UNITS, unit.name);
+    return error->status;
+}
+
 fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error *error) {
     fm_machine_options options = fm_machine_options_default();
     options.threads = args->threads;
@@ -122,6 +206,11 @@ fm_status cli_open_machine(const cli_args *args, fm_machine **machine, fm_error 
     options.memory_budget = (uint64_t)args->memory_mib << 20;
     options.devices = args->devices;
     fm_status status = fm_machine_create(machine, &options, error);
+    if ((status == FM_ERROR_ARGUMENT || status == FM_ERROR_UNSUPPORTED) && args->devices != NULL &&
+        option_of(error->place) == NULL)
+        return name_device_option(error);
+    if (status == FM_OK)
+        status = check_unit_count(args, *machine, error);
     if (status == FM_OK)
         tell_idle_options(args, *machine);
     return status;
@@ -139,7 +228,7 @@ bool cli_has_two_units(const fm_machine *machine, const char *what) {
     fm_device_info unit;
     if (!cli_has_one_unit(machine, &unit))
         return true;
-    cli_fail_text("%s takes two units, and there is one, %s: see --device", what, unit.name);
+    cli_fail_text("%s takes two units, and there is one, %s: " CLI_NAME_TWO_UNITS, what, unit.name);
     return false;
 }
 

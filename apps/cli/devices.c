@@ -14,7 +14,8 @@ enum { MAX_UNITS = 16 };
 typedef struct unit {
     char spelled[40];
     fm_device_info info;
-    bool used; /* of the machine that is used without --device, or with the one given */
+    bool used;   /* of the machine that is used without --device, or with the one given */
+    bool tested; /* its kernels, at the shapes of -m */
 } unit;
 
 typedef struct inventory {
@@ -24,13 +25,15 @@ typedef struct inventory {
     char reason[640]; /* why there is no Vulkan device, or none after the last */
 } inventory;
 
-static void add(inventory *all, const char *spelled, const fm_device_info *info, bool used) {
+static void add(inventory *all, const char *spelled, const fm_device_info *info, bool used,
+                bool tested) {
     if (all->n_unit == MAX_UNITS)
         return;
     unit *u = &all->units[all->n_unit++];
     snprintf(u->spelled, sizeof u->spelled, "%s", spelled);
     u->info = *info;
     u->used = used;
+    u->tested = tested && strcmp(info->kind, "cpu") != 0; /* the host's are what is compared with */
 }
 
 /* A machine names a device either by what was asked for or by "vulkan:0"; two are the same unit
@@ -77,10 +80,11 @@ static fm_status list_vulkan(const cli_args *args, inventory *all, fm_error *err
             return FM_OK;
         }
         if (fm_machine_device(machine, 0, &info, NULL) == FM_OK && find(all, &info) == NULL) {
-            if (self_test(args, machine, &why) != FM_OK && !cli_interrupted())
+            bool tested = self_test(args, machine, &why) == FM_OK && args->model != NULL;
+            if (args->model != NULL && !tested && !cli_interrupted())
                 fprintf(stderr, "%s: %s\n", spelled, why.message);
             fm_machine_device(machine, 0, &info, NULL);
-            add(all, spelled, &info, false);
+            add(all, spelled, &info, false, tested);
         }
         fm_machine_destroy(&machine);
     }
@@ -91,7 +95,7 @@ static fm_status take_stock(const cli_args *args, inventory *all, fm_error *erro
     fm_device_info info;
     for (size_t i = 0; i < fm_machine_device_count(all->machine); i++)
         if (fm_machine_device(all->machine, i, &info, NULL) == FM_OK)
-            add(all, info.name, &info, true);
+            add(all, info.name, &info, true, args->model != NULL);
     return list_vulkan(args, all, error);
 }
 
@@ -108,6 +112,9 @@ static void print_unit(const unit *u) {
     if (d->driver[0] != '\0')
         printf("  driver %s\n", d->driver);
     printf("  memory %s, %s\n", memory, d->unified ? "unified" : "its own");
+    if (u->tested)
+        printf("  kernels tested at the model's shapes: %s\n",
+               d->excluded[0] == '\0' ? "the bits of the reference" : "not all are right");
     if (d->excluded[0] != '\0')
         printf("  excluded kernels: %s\n", d->excluded);
 }
@@ -124,8 +131,8 @@ static void print_text(const inventory *all) {
         if (fm_machine_type(all->machine, i, &t, NULL) == FM_OK &&
             strlen(t.exact_kernel) > (size_t)width)
             width = (int)strlen(t.exact_kernel);
-    printf("\n%-8s %9s %9s  %-6s %-*s %s\n", "type", "bits/w", "packed", "class", width,
-           "exact kernel", "fast kernel");
+    printf("\nthe host's kernels\n%-8s %9s %9s  %-6s %-*s %s\n", "type", "bits/w", "packed",
+           "class", width, "exact kernel", "fast kernel");
     for (size_t i = 0; i < fm_machine_type_count(all->machine); i++) {
         if (fm_machine_type(all->machine, i, &t, NULL) != FM_OK)
             continue;
@@ -137,12 +144,12 @@ static void print_text(const inventory *all) {
 
 static json_t *json_unit(const unit *u) {
     const fm_device_info *d = &u->info;
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:b, s:b, s:b}", "device",
-                     u->spelled, "name", d->name, "kind", d->kind, "description", d->description,
-                     "rung", d->rung, "features", d->features, "driver", d->driver, "excluded",
-                     d->excluded, "threads", (json_int_t)d->threads, "memory_bytes",
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:b, s:b, s:b, s:b}",
+                     "device", u->spelled, "name", d->name, "kind", d->kind, "description",
+                     d->description, "rung", d->rung, "features", d->features, "driver", d->driver,
+                     "excluded", d->excluded, "threads", (json_int_t)d->threads, "memory_bytes",
                      (json_int_t)d->memory_bytes, "unified", d->unified, "software", d->software,
-                     "used", (int)u->used);
+                     "used", (int)u->used, "tested", (int)u->tested);
 }
 
 static int print_json(const inventory *all) {

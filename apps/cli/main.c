@@ -74,6 +74,7 @@ static const cli_wording run_wording[] = {
     {"seed", "seed of the draws (default: from the clock; it is printed)"},
     {"rows", "--explain: rows of the prefill plan (default 512)"},
     {NULL, NULL}};
+static const cli_wording tokenize_wording[] = {{"model", EMBEDDED}, {NULL, NULL}};
 static const cli_wording inspect_wording[] = {
     {"ctx-size", "memory for a context of N tokens (default: the model's, at most 4096)"},
     {"cache-type", "memory for keys and values as f16 or q8_0 (default f16)"},
@@ -89,7 +90,8 @@ static const cli_wording verify_wording[] = {
     {NULL, NULL}};
 static const cli_wording devices_wording[] = {
     {"model", "test the kernels of each GPU at this model's shapes"},
-    {"device", "the units to use (default: auto); all others are listed, too"},
+    {"device",
+     "the units to use, and the host behind a vulkan:N alone (default: auto); all others are listed"},
     {NULL, NULL}};
 static const cli_wording bench_speed_wording[] = {{"repetitions", "timed repetitions (default 5)"},
                                                   {NULL, NULL}};
@@ -138,12 +140,13 @@ static const cli_command commands[] = {
      .memory = "--ctx-size sets the context, --ubatch-size the rows of a run; " BUDGET},
     {.name = "tokenize",
      .summary = "text to token ids",
-     .usage = "-m MODEL [-p TEXT | -f FILE] [--special] [--json]",
+     .usage = "[-m MODEL] [-p TEXT | -f FILE] [--special] [--json]",
      .details = "Without -p and -f the text is read from stdin. One id and its piece a line, or "
                 "{\"ids\": "
                 "[...]}.\n",
      .options = tokenize_options,
-     .run = cli_tokenize},
+     .run = cli_tokenize,
+     .wording = tokenize_wording},
     {.name = "inspect",
      .summary = "keys, tensors, types and memory need of a model file",
      .usage = "(-m MODEL | MODEL)",
@@ -278,7 +281,8 @@ enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 static void print_overview(FILE *to) {
     fprintf(to, "usage: fusionml COMMAND [options]\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
+        if (strcmp(commands[i].name, "bench speed") != 0) /* what "bench" alone is */
+            fprintf(to, "  %-13s %s\n", commands[i].name, commands[i].summary);
     fprintf(to, "\n`fusionml COMMAND --help` lists a command's options. fusionml %s\n",
             fm_version());
 }
@@ -311,32 +315,57 @@ static int run_command(const cli_command *command, int argc, char **argv) {
     return CLI_OK;
 }
 
+/* argv: the command's words and what follows; *n_word: how many words it has. NULL: there is none.
+ */
+static const cli_command *find_command(int argc, char **argv, int *n_word) {
+    char both[64] = ""; /* "bench probe" is a command of its own */
+    if (argc > 1)
+        snprintf(both, sizeof both, "%s %s", argv[0], argv[1]);
+    for (*n_word = 2; *n_word > 0; --*n_word)
+        for (size_t i = 0; i < N_COMMANDS; i++)
+            if (strcmp(*n_word == 2 ? both : argv[0], commands[i].name) == 0)
+                return &commands[i];
+    return NULL;
+}
+
+static int refuse_command(const char *word) {
+    fprintf(stderr, "fusionml: no command \"%s\"\n\n", word);
+    print_overview(stderr);
+    return CLI_USAGE;
+}
+
+/* "help", "help run", "help bench arms" */
+static int help(int argc, char **argv) {
+    int n_word;
+    if (argc == 0) {
+        print_overview(stdout);
+        return CLI_OK;
+    }
+    const cli_command *command = find_command(argc, argv, &n_word);
+    if (command == NULL)
+        return refuse_command(argv[0]);
+    cli_help(command);
+    print_subcommands(command);
+    return CLI_OK;
+}
+
 static int dispatch(int argc, char **argv) {
     const char *word = argc > 1 ? argv[1] : NULL;
+    int n_word;
     if (word == NULL) {
         print_overview(stderr);
         return CLI_USAGE;
     }
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
-        print_overview(stdout);
-        return CLI_OK;
-    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)
+        return help(argc - 2, argv + 2);
     if (strcmp(word, "--version") == 0) {
         printf("fusionml %s\n", fm_version());
         return CLI_OK;
     }
-    char both[64] = ""; /* "bench probe" is a command of its own */
-    if (argc > 2)
-        snprintf(both, sizeof both, "%s %s", word, argv[2]);
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(both, commands[i].name) == 0)
-            return run_command(&commands[i], argc - 3, argv + 3);
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(word, commands[i].name) == 0)
-            return run_command(&commands[i], argc - 2, argv + 2);
-    fprintf(stderr, "fusionml: no command \"%s\"\n\n", word);
-    print_overview(stderr);
-    return CLI_USAGE;
+    const cli_command *command = find_command(argc - 1, argv + 1, &n_word);
+    if (command == NULL)
+        return refuse_command(word);
+    return run_command(command, argc - 1 - n_word, argv + 1 + n_word);
 }
 
 int main(int argc, char **argv) {

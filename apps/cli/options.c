@@ -150,7 +150,8 @@ static const option options[] = {
     {"keys", NULL, FLAG, NULL, "only the metadata keys", AT(keys), 0, 0, 0, NULL, NULL},
     {"tensors", NULL, FLAG, NULL, "only the tensors", AT(tensors), 0, 0, 0, NULL, NULL},
     {"device", "-d", TEXT, "LIST",
-     "units, the main one first: host, host:0-3, host:p, host:e, vulkan:N (default: auto)",
+     "units, the main one first: host, host:0-3, host:p, host:e, vulkan:N (default: auto); a list "
+     "without a host gets one, last",
      AT(devices), 0, 0, 0, NULL, NULL},
     {"split", NULL, REAL, "SHARE",
      "share of the last unit in products, 0 to 1 (default: as calibrated)", AT(split), 0, 0, 1,

@@ -24,17 +24,29 @@ static double negative_log_likelihood(const float *logits, size_t n, int32_t tar
     return max + log(sum) - (double)logits[target];
 }
 
-/* Scores every id of a window but its first. */
-static fm_status score_window(scorer *s, const int32_t *ids, size_t n, fm_error *error) {
+static fm_status check_ids(const int32_t *ids, size_t n, uint32_t vocab, const char *place,
+                           fm_error *error) {
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && (uint32_t)ids[i] < vocab)
+            continue;
+        *error = (fm_error){.status = FM_ERROR_FORMAT};
+        snprintf(error->place, sizeof error->place, "%s", place);
+        snprintf(error->message, sizeof error->message,
+                 "id %d (number %zu) is outside the vocabulary, whose ids are 0 to %u", ids[i],
+                 i + 1, vocab - 1);
+        return error->status;
+    }
+    return FM_OK;
+}
+
+/* Scores every id of a window but its first. place: where the ids are from. */
+static fm_status score_window(scorer *s, const int32_t *ids, size_t n, const char *place,
+                              fm_error *error) {
     const cli_scoring *on = &s->on;
     uint32_t vocab = fm_engine_vocab_size(on->engine);
     fm_status status = fm_session_truncate(on->session, 0, error);
-    for (size_t i = 0; i < n; i++) {
-        if (status == FM_OK && (ids[i] < 0 || (uint32_t)ids[i] >= vocab)) {
-            *error = (fm_error){FM_ERROR_ARGUMENT, "an id is outside the vocabulary", "ids"};
-            status = error->status;
-        }
-    }
+    if (status == FM_OK)
+        status = check_ids(ids, n, vocab, place, error);
     for (size_t begin = 0; status == FM_OK && begin + 1 < n; begin += on->rows) {
         if ((status = cli_check_interrupt(error)) != FM_OK)
             break;
@@ -65,8 +77,8 @@ static void show_progress(const scorer *s, size_t done, size_t total) {
     cli_progress(NULL, phase, done, total);
 }
 
-static fm_status parse_ids(const char *line, size_t bytes, size_t number, int32_t **ids, size_t *n,
-                           fm_error *error) {
+static fm_status parse_ids(const char *line, size_t bytes, const char *place, int32_t **ids,
+                           size_t *n, fm_error *error) {
     json_error_t problem;
     json_t *array = json_loadb(line, bytes, 0, &problem);
     size_t count = json_array_size(array);
@@ -85,11 +97,12 @@ static fm_status parse_ids(const char *line, size_t bytes, size_t number, int32_
     free(*ids);
     *ids = NULL;
     *error = (fm_error){FM_ERROR_FORMAT, "is not a JSON array of token ids", ""};
-    snprintf(error->place, sizeof error->place, "--ids: line %zu", number);
+    snprintf(error->place, sizeof error->place, "%s", place);
     return FM_ERROR_FORMAT;
 }
 
-static fm_status score_ids_file(scorer *s, const char *text, size_t bytes, fm_error *error) {
+static fm_status score_ids_file(scorer *s, const char *path, const char *text, size_t bytes,
+                                fm_error *error) {
     size_t total = 0, number = 0;
     for (size_t i = 0; i < bytes; i++)
         total += text[i] == '\n';
@@ -99,10 +112,12 @@ static fm_status score_ids_file(scorer *s, const char *text, size_t bytes, fm_er
         size_t end = newline != NULL ? (size_t)(newline - text) : bytes;
         int32_t *ids = NULL;
         size_t n = 0;
+        char place[160];
+        snprintf(place, sizeof place, "--ids: %s: line %zu", path, number + 1);
         if (end > begin && strspn(text + begin, " \t\r") < end - begin) {
-            status = parse_ids(text + begin, end - begin, number + 1, &ids, &n, error);
+            status = parse_ids(text + begin, end - begin, place, &ids, &n, error);
             if (status == FM_OK)
-                status = score_window(s, ids, n, error);
+                status = score_window(s, ids, n, place, error);
             free(ids);
             show_progress(s, number + 1, total > 0 ? total : 1);
         }
@@ -138,7 +153,7 @@ static fm_status score_text(scorer *s, const char *text, size_t bytes, uint32_t 
         if (lead > 0)
             row[0] = bos;
         memcpy(row + lead, ids + w * each, take * sizeof *row);
-        status = score_window(s, row, lead + take, error);
+        status = score_window(s, row, lead + take, "-f", error);
         show_progress(s, w + 1, n_window);
     }
     free(row);
@@ -174,7 +189,7 @@ int cli_perplexity(const cli_args *given) {
     double begin = cli_now_ms();
     if (status == FM_OK)
         status = args.file != NULL ? score_text(&s, text, bytes, window, &error)
-                                   : score_ids_file(&s, text, bytes, &error);
+                                   : score_ids_file(&s, args.ids, text, bytes, &error);
     double ms = cli_now_ms() - begin;
     cli_progress_end();
     int code = CLI_OK;

@@ -49,10 +49,23 @@ static fm_status fail_memory(fm_error *error) {
     return FM_ERROR_MEMORY;
 }
 
+/* From its first byte on the answer is one text: the library's lines wait for its end. */
+static void show(const char *text, size_t bytes) {
+    if (bytes > 0)
+        cli_hold_log(true);
+    fwrite(text, 1, bytes, stdout);
+    fflush(stdout);
+}
+
+static void end_line(void) {
+    putchar('\n');
+    fflush(stdout);
+    cli_hold_log(false);
+}
+
 static fm_status emit(answer *a, const char *piece, size_t bytes, fm_error *error) {
     if (!a->args->json) {
-        fwrite(piece, 1, bytes, stdout);
-        fflush(stdout);
+        show(piece, bytes);
         return FM_OK;
     }
     if (bytes > a->text_capacity - a->text_bytes) {
@@ -100,7 +113,8 @@ static fm_status open_all(answer *a, fm_class numeric_class, fm_error *error) {
     const fm_tokenizer *tokenizer = fm_engine_tokenizer(a->engine);
     if (tokenizer == NULL) {
         *error = (fm_error){FM_ERROR_UNSUPPORTED,
-                            "the file carries no vocabulary, so text cannot be read", ""};
+                            "the model carries no vocabulary, so text cannot be read", ""};
+        snprintf(error->place, sizeof error->place, "%s", args->model != NULL ? args->model : "");
         return error->status;
     }
     status = fm_stream_create(&a->stream, tokenizer, stops->text, stop_bytes, stops->n, error);
@@ -298,10 +312,8 @@ int cli_run(const cli_args *args) {
     fm_status status = open_all(&a, numeric_class, &error);
     if (status == FM_OK && args->explain && !args->json)
         status = cli_explain(a.engine, args, stderr, &error);
-    if (status == FM_OK && args->echo && !args->json) {
-        fwrite(a.prompt, 1, a.prompt_bytes, stdout);
-        fflush(stdout);
-    }
+    if (status == FM_OK && args->echo && !args->json)
+        show(a.prompt, a.prompt_bytes);
     if (status == FM_OK) {
         double begin = cli_now_ms();
         if (cli_interrupted())
@@ -317,14 +329,14 @@ int cli_run(const cli_args *args) {
         }
     }
     if (status != FM_OK) {
-        if (!args->json && a.n > 0)
-            putchar('\n');
+        if (!args->json && (a.n > 0 || args->echo))
+            end_line();
         code = cli_fail(&error);
     } else {
         if (args->json)
             code = print_json(&a);
         else
-            putchar('\n');
+            end_line();
         fflush(stdout);
         report(&a);
         if (args->placement)

@@ -12,16 +12,42 @@ static void print_json(const int32_t *ids, size_t n) {
     printf("]}\n");
 }
 
+/* Of -m, or of the model in the program, which an engine then holds. */
+typedef struct source {
+    fm_tokenizer *loaded;
+    fm_machine *machine;
+    fm_engine *engine;
+    const fm_tokenizer *tokenizer;
+} source;
+
+static fm_status open_source(const cli_args *args, source *s, fm_error *error) {
+    if (args->model != NULL) {
+        fm_status status = fm_tokenizer_load(&s->loaded, args->model, error);
+        s->tokenizer = s->loaded;
+        return status;
+    }
+    fm_status status = cli_open_machine(args, &s->machine, error);
+    if (status == FM_OK)
+        status = cli_open_engine(args, FM_CLASS_AUTO, s->machine, &s->engine, error);
+    if (status == FM_OK)
+        s->tokenizer = fm_engine_tokenizer(s->engine);
+    return status;
+}
+
+static void close_source(source *s) {
+    fm_tokenizer_destroy(&s->loaded);
+    cli_close_engine(&s->engine);
+    fm_machine_destroy(&s->machine);
+}
+
 int cli_tokenize(const cli_args *args) {
-    fm_tokenizer *tokenizer = NULL;
+    cli_args with = *args;
+    source s = {0};
     fm_error error = {0};
     int32_t *ids = NULL;
     size_t n = 0, bytes = 0;
     int code = CLI_OK;
-    if (args->model == NULL) {
-        cli_fail_text("-m MODEL is needed");
-        return CLI_USAGE;
-    }
+    with.devices = "host"; /* nothing is run */
     if (args->prompt != NULL && args->file != NULL) {
         cli_fail_text("-p and -f exclude each other");
         return CLI_USAGE;
@@ -30,19 +56,19 @@ int cli_tokenize(const cli_args *args) {
     if (text == NULL)
         return CLI_FAILED;
     unsigned flags = args->special ? FM_TOKENIZE_ADD_SPECIAL | FM_TOKENIZE_PARSE_SPECIAL : 0;
-    if (fm_tokenizer_load(&tokenizer, args->model, &error) != FM_OK ||
-        fm_tokenizer_encode(tokenizer, text, bytes, flags, &ids, &n, &error) != FM_OK) {
+    if (open_source(&with, &s, &error) != FM_OK ||
+        fm_tokenizer_encode(s.tokenizer, text, bytes, flags, &ids, &n, &error) != FM_OK) {
         code = cli_fail(&error);
     } else if (args->json) {
         print_json(ids, n);
     } else {
         for (size_t i = 0; i < n; i++)
-            printf("%6d  %s\n", ids[i], fm_tokenizer_token(tokenizer, ids[i]));
+            printf("%6d  %s\n", ids[i], fm_tokenizer_token(s.tokenizer, ids[i]));
         fprintf(stderr, "%zu token%s from %zu byte%s\n", n, cli_plural(n), bytes,
                 cli_plural(bytes));
     }
     fm_free(ids);
-    fm_tokenizer_destroy(&tokenizer);
+    close_source(&s);
     free(text);
     return code;
 }

@@ -248,7 +248,8 @@ fm_status fm__writer_open(fm__writer **out, const char *path, fm_error *error) {
     memcpy(writer->path, target, length + 1);
     writer->fd = create_temporary(writer, length + suffix);
     if (writer->fd < 0) {
-        status = io_error(error, writer->temporary, "cannot be created", errno);
+        status =
+            io_error(error, path, "cannot be created", errno); /* the name that was asked for */
         fm__free(writer);
         goto done;
     }

@@ -200,6 +200,7 @@ static fm_status read_model(const fm__checkpoint *in, fm__mixture_model *model, 
 static fm_status make_tensors(fm__checkpoint *out, const fm__checkpoint *in,
                               const fm__mixture *mixture, fm_error *error) {
     fm__mixture_model model;
+    fm__fallbacks fallbacks = {0};
     fm_status status = read_model(in, &model, error);
     for (size_t i = 0; i < in->n_tensors && status == FM_OK; i++) {
         fm__tensor_info t = in->tensors[i];
@@ -212,9 +213,7 @@ static fm_status make_tensors(fm__checkpoint *out, const fm__checkpoint *in,
                              fm__dtype_get((uint32_t)t.dtype)->name);
         t.dtype = fm__mixture_type(mixture, &model, name, t.n_dims, t.dims[0], &fell_back);
         if (fell_back)
-            fm__log(FM_LOG_WARNING, "%s: rows of %llu do not fit %s, written as %s", name,
-                    (unsigned long long)t.dims[0], mixture->name,
-                    fm__dtype_get((uint32_t)t.dtype)->name);
+            fm__fallbacks_add(&fallbacks, mixture, t.dims[0], t.dtype);
         const fm__type *to = fm__type_get(t.dtype);
         if (!to->encode && from != to)
             return fm__error(error, FM_ERROR_UNSUPPORTED, name, "type %s cannot be written",
@@ -224,6 +223,7 @@ static fm_status make_tensors(fm__checkpoint *out, const fm__checkpoint *in,
             return fm__error(error, FM_ERROR_FORMAT, name, "too large");
         status = fm__checkpoint_add_tensor(out, &t, error);
     }
+    fm__fallbacks_tell(&fallbacks, mixture);
     return status;
 }
 
@@ -254,14 +254,12 @@ fm_status fm_lab_convert(const char *in, const char *out, const char *type, uint
                          fm_progress_callback *progress, void *user, fm_error *error) {
     fm__checkpoint *checkpoint = NULL;
     fm_tokenizer *tokenizer = NULL;
-    const fm__mixture *mixture = fm__mixture_get(type);
+    const fm__mixture *mixture = NULL;
     if (!in || !out || !type)
         return fm__error(error, FM_ERROR_ARGUMENT, "convert", "an argument is NULL");
-    if (!mixture)
-        return fm__error(error, FM_ERROR_ARGUMENT, "type", "%.40s is not a type or mixture", type);
-    if (!fm__type_get(mixture->base)->encode)
-        return fm__error(error, FM_ERROR_UNSUPPORTED, "type", "%s cannot be written", type);
-    fm_status status = fm__checkpoint_open(&checkpoint, in, error);
+    fm_status status = fm__mixture_find(&mixture, type, error);
+    if (status == FM_OK)
+        status = fm__checkpoint_open(&checkpoint, in, error);
     if (status != FM_OK)
         return status;
     for (size_t i = 0; i < checkpoint->n_files; i++) {

@@ -37,6 +37,52 @@ const fm__mixture *fm__mixture_get(const char *name) {
     return NULL;
 }
 
+fm_status fm__mixture_find(const fm__mixture **out, const char *name, fm_error *error) {
+    char names[320] = "";
+    size_t used = 0;
+    *out = fm__mixture_get(name);
+    if (*out && fm__type_get((*out)->base)->encode)
+        return FM_OK;
+    for (size_t i = 0; i < sizeof(mixtures) / sizeof(mixtures[0]) && used < sizeof(names); i++) {
+        if (fm__type_get(mixtures[i].base)->encode)
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
+                                     mixtures[i].name);
+    }
+    if (*out)
+        return fm__error(error, FM_ERROR_ARGUMENT, "type", "%s cannot be written, but: %s", name,
+                         names);
+    return fm__error(error, FM_ERROR_ARGUMENT, "type", "\"%.40s\" is not one of %s", name, names);
+}
+
+/* ---- widths that do not fit ---- */
+
+void fm__fallbacks_add(fm__fallbacks *f, const fm__mixture *mixture, uint64_t k, fm__dtype type) {
+    uint32_t i = 0;
+    while (i < f->n_kind && (f->kinds[i].k != k || f->kinds[i].type != type))
+        i++;
+    if (i == sizeof(f->kinds) / sizeof(f->kinds[0])) {
+        fm__fallbacks_tell(f, mixture);
+        i = 0;
+    }
+    if (i == f->n_kind) {
+        f->kinds[i].k = k;
+        f->kinds[i].type = type;
+        f->kinds[i].n = 0;
+        f->n_kind++;
+    }
+    f->kinds[i].n++;
+}
+
+void fm__fallbacks_tell(fm__fallbacks *f, const fm__mixture *mixture) {
+    for (uint32_t i = 0; i < f->n_kind; i++)
+        fm__log(FM_LOG_WARNING, "rows of %llu do not fit %s: %u tensor%s written as %s",
+                (unsigned long long)f->kinds[i].k, mixture->name, f->kinds[i].n,
+                f->kinds[i].n == 1 ? " is" : "s are", fm__type_get(f->kinds[i].type)->name);
+    f->n_kind = 0;
+}
+
+/* ---- which type ---- */
+
 /* The first and last eighth of the layers and every third one between. */
 static bool sensitive(uint32_t layer, uint32_t n) {
     return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;

@@ -216,6 +216,7 @@ static fm_status add_keys(synth *s, const fm__mixture *mixture, fm_error *error)
 typedef struct tensor_adder {
     synth *synth;
     const fm__mixture *mixture;
+    fm__fallbacks fallbacks;
     fm_error *error;
     fm_status status; /* sticky */
 } tensor_adder;
@@ -231,8 +232,7 @@ static void add_tensor(tensor_adder *a, const char *name, uint64_t k, uint64_t n
     if (a->status != FM_OK)
         return;
     if (fell_back)
-        fm__log(FM_LOG_WARNING, "%s: rows of %llu do not fit %s, written as %s", name,
-                (unsigned long long)k, a->mixture->name, fm__type_get(t.dtype)->name);
+        fm__fallbacks_add(&a->fallbacks, a->mixture, k, t.dtype);
     if (!fm__type_get(t.dtype)->encode) {
         a->status = fm__error(a->error, FM_ERROR_UNSUPPORTED, name, "type %s cannot be written",
                               fm__type_get(t.dtype)->name);
@@ -282,6 +282,7 @@ static fm_status add_tensors(synth *s, const fm__mixture *mixture, fm_error *err
     add_tensor(&a, "output_norm.weight", h->n_embd, 0);
     if (!h->tied)
         add_tensor(&a, "output.weight", h->n_embd, h->n_vocab);
+    fm__fallbacks_tell(&a.fallbacks, mixture);
     return a.status;
 }
 
@@ -378,22 +379,31 @@ static fm_status emit(void *user, size_t index, const fm__tensor_info *info, fm_
     return status;
 }
 
+static fm_status unknown_shape(const char *name, fm_error *error) {
+    char names[200] = "";
+    size_t used = 0;
+    for (int i = 0; i < N_SHAPES && used < sizeof(names); i++)
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
+                                 shapes[i].name);
+    return fm__error(error, FM_ERROR_ARGUMENT, "shape", "\"%.40s\" is not one of %s", name, names);
+}
+
 fm_status fm_lab_synth(const char *out, const char *shape_name, const char *type, uint64_t seed,
                        fm_progress_callback *progress, void *user, fm_error *error) {
     synth s = {.seed = seed, .progress = progress, .user = user};
-    const fm__mixture *mixture = fm__mixture_get(type);
+    const fm__mixture *mixture = NULL;
     if (!out || !shape_name || !type)
         return fm__error(error, FM_ERROR_ARGUMENT, "synth", "an argument is NULL");
-    if (!mixture)
-        return fm__error(error, FM_ERROR_ARGUMENT, "type", "%.40s is not a type or mixture", type);
+    fm_status status = fm__mixture_find(&mixture, type, error);
+    if (status != FM_OK)
+        return status;
     for (int i = 0; i < N_SHAPES; i++) {
         if (strcmp(shapes[i].name, shape_name) == 0)
             s.shape = &shapes[i];
     }
     if (!s.shape)
-        return fm__error(error, FM_ERROR_ARGUMENT, "shape", "%.40s is not a known shape",
-                         shape_name);
-    fm_status status = fm__checkpoint_view(&s.out, NULL, error);
+        return unknown_shape(shape_name, error);
+    status = fm__checkpoint_view(&s.out, NULL, error);
     if (status != FM_OK)
         return status;
     /* A row of the longest kind fits a piece: f32 of n_ff. */
