@@ -16,13 +16,14 @@
 #include "device/vulkan/core.h"
 
 enum {
-    POLL_NS = 5000000,     /* before a waiting thread sleeps in the driver: on an H200 with busy
-                              processors that costs a millisecond */
-    PAUSES = 32,           /* between two looks: about a microsecond */
-    LOOKS = 16,            /* between two offers of the processor to who needs it */
-    SLICE_NS = 100000000,  /* of sleep, between looks at what else could end the wait */
-    SOON_NS = 20000000,    /* that a signal may come behind one of the same submission */
-    DRAIN_NS = 2000000000, /* for what a device that is said to be lost still does */
+    POLL_NS = 5000000,       /* before a waiting thread sleeps in the driver: on an H200 with busy
+                                processors that costs a millisecond */
+    PAUSES = 32,             /* between two looks: about a microsecond */
+    LOOKS = 16,              /* between two offers of the processor to who needs it */
+    SLICE_NS = 100000000,    /* of sleep, between looks at what else could end the wait */
+    SOON_NS = 20000000,      /* that a signal may come behind one of the same submission */
+    LOST_SLICE_NS = 1000000, /* the same, when it is lost */
+    DRAIN_NS = 2000000000,   /* for what a device that is said to be lost still does */
 };
 
 /* ---- semaphores ---- */
@@ -198,11 +199,15 @@ uint64_t fm__vulkan_timeline_value(fm__device *device, void *native) {
     return here > there ? here : there;
 }
 
-/* Nothing of a lost device is at work when its waits return, so that what it used can be freed. */
+/* Nothing of a lost device is at work when its waits return, so that what it used can be freed. But
+   for one that gets its value: what the queue has beside may wait for the caller's next signal. */
 static bool drained(fm__vulkan *gpu, fm__vulkan_timeline *timeline, uint64_t value) {
-    if (!driver_lost(gpu))
-        reached_within(gpu, gpu->core->queue.progress, atomic_load(&gpu->core->queue.submitted),
-                       DRAIN_NS);
+    const uint64_t end_ns = fm__now_ns() + DRAIN_NS;
+    const uint64_t submitted = atomic_load(&gpu->core->queue.submitted);
+    while (!driver_lost(gpu) && fm__vulkan_timeline_value(&gpu->device, timeline) < value &&
+           fm__now_ns() < end_ns &&
+           !reached_within(gpu, gpu->core->queue.progress, submitted, LOST_SLICE_NS))
+        ;
     return fm__vulkan_timeline_value(&gpu->device, timeline) >= value;
 }
 
