@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two engines of one machine, each in a thread of its own, with products divided between the same
- * two units: neither waits for the other for ever, and each gets the bits that it gets alone.
+ * two units: neither waits for the other for ever, and each gets the bits that it gets alone; also
+ * when a GPU under both of them is lost.
  */
 #include "device_test.h"
 
@@ -192,6 +193,80 @@ static void one_of_each(void **state) {
     run_both(FM_DEPS_EVENT, FM_DEPS_READY, "event and ready");
 }
 
+/* ---- a GPU that is lost under both ---- */
+
+static fm__device_vtable counting;
+static uint64_t submits;
+
+static fm_status counted_submit(fm__device *device, const fm__segment *segments, uint32_t n_segment,
+                                const fm__run *run, uint64_t base, fm_error *error) {
+    submits++;
+    return real_submit(device, segments, n_segment, run, base, error);
+}
+
+/* Two engines on a GPU, which is lost in a submission, and one host team. */
+static fm_machine *load_both(bool discrete, uint64_t lose_at, const float *want) {
+    fm_error error = {0};
+    fm_machine *machine = NULL;
+    fm__device *devices[2] = {NULL, NULL};
+    const fm__vulkan_options vulkan = {
+        .allow_software = true, .force_discrete = discrete, .lose_at = lose_at};
+    const fm__host_options host = {.threads = 1};
+    CHECK_OK(fm__device_vulkan_create(&devices[0], &vulkan, &error));
+    CHECK_OK(fm__device_host_create(&devices[1], &host, &error));
+    if (lose_at == 0) {
+        counting = *devices[0]->vtable;
+        real_submit = counting.submit;
+        counting.submit = counted_submit;
+        devices[0]->vtable = &counting;
+    }
+    CHECK_OK(fm__machine_adopt(&machine, devices, 2, UINT64_C(1) << 30, &error));
+    for (int i = 0; i < 2; i++)
+        jobs[i] = (job){.engine = load(machine, FM_DEPS_EVENT, 0.5), .want = want};
+    return machine;
+}
+
+static uint64_t submits_of_loads(bool discrete) {
+    submits = 0;
+    fm_machine *machine = load_both(discrete, 0, NULL);
+    for (int i = 0; i < 2; i++)
+        fm_engine_destroy(&jobs[i].engine);
+    fm_machine_destroy(&machine);
+    return submits;
+}
+
+static void lose_under_both(bool discrete, uint64_t at, const float *want) {
+    fm_machine *machine = load_both(discrete, at, want);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&jobs[i].thread, NULL, decode, &jobs[i]), 0);
+    await_jobs("a lost GPU");
+    assert_true(fm__device_is_lost(machine->devices[0]));
+    for (int i = 0; i < 2; i++) {
+        fm_error error = jobs[i].error;
+        assert_int_equal(pthread_join(jobs[i].thread, NULL), 0);
+        CHECK_OK(jobs[i].status);
+        assert_true(jobs[i].same);
+        fm_engine_destroy(&jobs[i].engine);
+    }
+    test_no_engine(machine);
+    fm_machine_destroy(&machine);
+}
+
+static void a_gpu_is_lost_under_both(void **state) {
+    (void)state;
+    if (fm__device_vulkan_count(true) == 0) {
+        print_message("not tried: no Vulkan device\n");
+        return;
+    }
+    float *want = reference();
+    for (int discrete = 0; discrete < 2; discrete++) {
+        uint64_t loading = submits_of_loads(discrete);
+        for (uint64_t i = 5; i <= 8; i++)
+            lose_under_both(discrete, loading + i, want);
+    }
+    free(want);
+}
+
 static int make_model(void **state) {
     (void)state;
     for (int i = 0; i < N_TOKENS; i++)
@@ -207,6 +282,7 @@ static int remove_model(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_handed_over_at_once), cmocka_unit_test(whole_submissions),
-        cmocka_unit_test(driven_by_the_host), cmocka_unit_test(one_of_each)};
+        cmocka_unit_test(driven_by_the_host), cmocka_unit_test(one_of_each),
+        cmocka_unit_test(a_gpu_is_lost_under_both)};
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }
