@@ -14,6 +14,12 @@ static void save_in(fm_machine *machine, const char *folder) {
     strcpy(machine->cache_dir, folder);
 }
 
+static void leave_nothing(fm_machine **machine, const char *path, const char *folder) {
+    fm_machine_destroy(machine);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 /* Two units; what is calibrated is saved in a new folder, whose name mkdtemp() makes. */
 static fm_machine *machine_that_saves(char *folder) {
     assert_non_null(mkdtemp(folder));
@@ -254,9 +260,7 @@ static void what_is_saved_is_loaded(void **state) {
     for (uint32_t b = 0; b < engine->n_bucket; b++)
         check_bucket(engine, b);
     fm_engine_destroy(&engine);
-    fm_machine_destroy(&machine);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0);
+    leave_nothing(&machine, path, folder);
 }
 
 /* As without a saved calibration: two teams divide by their numbers of threads. */
@@ -297,9 +301,7 @@ static void what_does_not_fit_changes_nothing(void **state) {
     engine = load_as(machine, 64, FM_AXIS_CHANNELS);
     check_none(engine);
     fm_engine_destroy(&engine);
-    fm_machine_destroy(&machine);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0);
+    leave_nothing(&machine, path, folder);
 }
 
 /* Shares are the last unit's, and a team's name says which processors it has. */
@@ -353,9 +355,7 @@ static void only_what_was_in_use_expires(void **state) {
     engine = load_as(machine, 64, FM_AXIS_CHANNELS);
     assert_true(engine->calibrated);
     fm_engine_destroy(&engine);
-    fm_machine_destroy(&machine);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0);
+    leave_nothing(&machine, path, folder);
 }
 
 /* Times hold for nearly the same rows, where drift ends them; shares for up to three times as
@@ -386,9 +386,7 @@ static void far_rows_take_nothing(void **state) {
                         : last->predicted[FM_ARM_CPU] == 0 && last->predicted_work == 0);
         fm_engine_destroy(&engine);
     }
-    fm_machine_destroy(&machine);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0);
+    leave_nothing(&machine, path, folder);
 }
 
 /* The last class holds all the shapes that there are too many of: each is found again. */
@@ -421,9 +419,7 @@ static void every_shape_is_saved(void **state) {
             assert_true(engine->buckets[0].op_shares[i][1] == shares[classes.class_of[i]]);
     fm__classes_finish(&classes);
     fm_engine_destroy(&engine);
-    fm_machine_destroy(&machine);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0);
+    leave_nothing(&machine, path, folder);
 }
 
 /* With three units "nothing to the last" is two units at work: not the first one's time, nor an
