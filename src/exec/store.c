@@ -179,27 +179,32 @@ static bool take_word(reader *r, const char *name, fm__str *out) {
     return out->bytes > 0;
 }
 
-typedef const char *name_of(uint32_t value);
-
-static const char *axis_name(uint32_t axis) {
-    return fm__axis_name((fm__axis)axis);
-}
-
-static const char *deps_name(uint32_t deps) {
-    return fm__deps_name((fm__deps)deps);
-}
-
-static const char *residency_name(uint32_t residency) {
-    return fm__residency_name((fm__residency)residency);
-}
-
-/* One of the values 0..last, by its name. */
-static bool take_one_of(reader *r, const char *name, name_of *names, uint32_t last, uint32_t *out) {
+static bool take_axis(reader *r, fm__axis *out) {
     fm__str word;
-    if (!take_word(r, name, &word))
+    if (!take_word(r, "axis", &word))
         return false;
-    for (*out = 0; *out <= last; ++*out)
-        if (fm__str_is(word, names(*out)))
+    for (*out = FM__AXIS_WHOLE; *out <= FM__AXIS_PRODUCTS; ++*out)
+        if (fm__str_is(word, fm__axis_name(*out)))
+            return true;
+    return false;
+}
+
+static bool take_deps(reader *r, fm__deps *out) {
+    fm__str word;
+    if (!take_word(r, "deps", &word))
+        return false;
+    for (*out = FM__DEPS_EVENT; *out <= FM__DEPS_READY; ++*out)
+        if (fm__str_is(word, fm__deps_name(*out)))
+            return true;
+    return false;
+}
+
+static bool take_weights(reader *r, fm__residency *out) {
+    fm__str word;
+    if (!take_word(r, "weights", &word))
+        return false;
+    for (*out = FM__RESIDENCY_SHARED; *out <= FM__RESIDENCY_MAPPED; ++*out)
+        if (fm__str_is(word, fm__residency_name(*out)))
             return true;
     return false;
 }
@@ -250,17 +255,9 @@ static bool take_product(reader *r, fm__shape *p) {
 }
 
 static bool take_shape(reader *r, fm__store_shape *s) {
-    uint32_t axis, deps, weights;
-    if (!take_product(r, &s->product) || !take_small(r, "rows", LIMIT_ROWS, &s->rows) ||
-        !take_small(r, "cache", LIMIT_N, &s->cache) ||
-        !take_one_of(r, "axis", axis_name, FM__AXIS_PRODUCTS, &axis) ||
-        !take_one_of(r, "deps", deps_name, FM__DEPS_READY, &deps) ||
-        !take_one_of(r, "weights", residency_name, FM__RESIDENCY_MAPPED, &weights))
-        return false;
-    s->axis = (fm__axis)axis;
-    s->deps = (fm__deps)deps;
-    s->weights = (fm__residency)weights;
-    return true;
+    return take_product(r, &s->product) && take_small(r, "rows", LIMIT_ROWS, &s->rows) &&
+           take_small(r, "cache", LIMIT_N, &s->cache) && take_axis(r, &s->axis) &&
+           take_deps(r, &s->deps) && take_weights(r, &s->weights);
 }
 
 /* Behind "entry". */
