@@ -188,15 +188,12 @@ static void run(const fm__bench_case *c, const fm__kernels *kernels, const fm__b
     fm__host_cut cut = fm__host_cut_product(l->panels, c->tokens, l->layout.stride, kernel->tokens,
                                             kernel->panels, part->threads);
     fm__host_turn turn;
-    while (turn = fm__host_cut_turn(&cut, part->threads, fm__bench_take(part)), turn.count > 0) {
-        uint32_t begin = turn.begin / cut.n_token_task * cut.panels;
-        uint32_t t = turn.begin % cut.n_token_task * cut.tokens;
-        uint32_t panels = turn.count * cut.panels;
-        uint32_t end = begin + panels < l->panels ? begin + panels : l->panels;
-        uint32_t tokens = t + cut.tokens < c->tokens ? cut.tokens : c->tokens - t;
-        multiply(l, kernels, part->iteration % c->copies, begin, end, t, tokens,
-                 c->out + (size_t)t * c->n + (size_t)begin * FM__PANEL_ROWS, c->n, part->scratch);
-    }
+    while (turn = fm__host_cut_turn(&cut, fm__bench_take(part)), turn.panel_begin < turn.panel_end)
+        multiply(l, kernels, part->iteration % c->copies, turn.panel_begin, turn.panel_end,
+                 turn.token_begin, turn.token_end - turn.token_begin,
+                 c->out + (size_t)turn.token_begin * c->n +
+                     (size_t)turn.panel_begin * FM__PANEL_ROWS,
+                 c->n, part->scratch);
 }
 
 /* ---- checking ---- */

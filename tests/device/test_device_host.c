@@ -161,51 +161,71 @@ static void wide_products(void **state) {
     fm__device_destroy(&device);
 }
 
-/* Turns are the tasks in their order, each once; whoever has no first turn has none at all. */
-static void turns_cover_everything(const fm__host_cut *cut, uint32_t threads) {
-    const uint32_t n = cut->n_panel_task * cut->n_token_task;
-    uint32_t next = 0;
-    for (uint32_t i = 0; i < threads + n; i++) {
-        fm__host_turn turn = fm__host_cut_turn(cut, threads, i);
-        if (turn.count == 0)
-            assert_int_equal(next, n);
-        else
-            assert_int_equal(turn.begin, next);
-        next += turn.count;
+/* Turns follow each other without a gap, fit in a tile, and end with the product; whoever has none
+   has none for good. Returns how many. */
+static uint32_t turns_cover_everything(const fm__host_cut *cut) {
+    uint32_t n = 0, panel = 0, token = 0;
+    for (;; n++) {
+        const fm__host_turn turn = fm__host_cut_turn(cut, n);
+        if (turn.panel_begin == turn.panel_end)
+            break;
+        assert_int_equal(turn.panel_begin, panel);
+        assert_int_equal(turn.token_begin, token);
+        assert_true(turn.panel_end > panel && turn.panel_end <= cut->panels);
+        assert_true(turn.token_end > token && turn.token_end <= cut->tokens);
+        assert_true((size_t)(turn.panel_end - panel) * 16 * (turn.token_end - token) * 4 <=
+                    FM__HOST_TILE);
+        token = turn.token_end % cut->tokens;
+        panel = token == 0 ? turn.panel_end : panel;
     }
-    assert_int_equal(next, n);
+    assert_int_equal(panel, cut->panels);
+    assert_int_equal(token, 0);
+    const fm__host_turn later = fm__host_cut_turn(cut, n + 100);
+    assert_int_equal(later.panel_begin, later.panel_end);
+    return n;
 }
 
-/* Every cut covers every cell once, in tiles that fit. */
+static uint32_t panels_of(const fm__host_cut *cut, uint32_t i) {
+    const fm__host_turn turn = fm__host_cut_turn(cut, i);
+    return turn.panel_end - turn.panel_begin;
+}
+
 static void cuts_cover_everything(void **state) {
     (void)state;
     static const uint32_t sizes[] = {1, 2, 3, 7, 8, 31, 33, 100, 512, 1187, 9496};
     for (size_t p = 0; p < 11; p++)
         for (size_t t = 0; t < 10; t++)
             for (uint32_t threads = 1; threads <= 96; threads += 19)
-                for (uint32_t nr = 1; nr <= 4; nr++) {
-                    uint32_t panels = sizes[p], tokens = sizes[t];
-                    fm__host_cut c =
-                        fm__host_cut_product(panels, tokens, 1152, nr * 3, nr, threads);
-                    assert_true(c.panels >= 1 && c.tokens >= 1);
-                    assert_true((uint64_t)c.panels * c.n_panel_task >= panels);
-                    assert_true((uint64_t)c.panels * (c.n_panel_task - 1) < panels);
-                    assert_true((uint64_t)c.tokens * c.n_token_task >= tokens);
-                    assert_true((uint64_t)c.tokens * (c.n_token_task - 1) < tokens);
-                    assert_true((size_t)c.panels * 16 * c.tokens * 4 <= FM__HOST_TILE);
-                    assert_true(c.first == 1 || c.n_token_task == 1);
-                    assert_true((size_t)c.first * c.panels * 16 * c.tokens * 4 <= FM__HOST_TILE);
-                    turns_cover_everything(&c, threads);
+                for (uint32_t nr = 1; nr <= 16; nr += nr < 4 ? 1 : 12) {
+                    const fm__host_cut c =
+                        fm__host_cut_product(sizes[p], sizes[t], 1152, nr * 3, nr, threads);
+                    assert_true(c.n_tile == 1 || sizes[t] > 8);
+                    const uint32_t n = turns_cover_everything(&c);
+                    for (uint32_t i = 1; i < n; i++) /* the largest come first */
+                        assert_true(panels_of(&c, i) <= panels_of(&c, i - 1));
                 }
-    fm__host_cut decode = fm__host_cut_product(256, 1, 9216, 4, 2, 2);
-    assert_int_equal(decode.n_token_task, 1);
-    assert_true(decode.n_panel_task >= 8);
-    assert_true(decode.first >= 4); /* half of the panels without a jump */
-    assert_int_equal(fm__host_cut_turn(&decode, 2, 1).begin, decode.first);
-    fm__host_cut alone = fm__host_cut_product(256, 1, 9216, 4, 2, 1);
-    assert_int_equal(fm__host_cut_turn(&alone, 1, 0).count, alone.n_panel_task);
-    fm__host_cut narrow = fm__host_cut_product(2, 512, 9216, 4, 2, 8);
-    assert_true(narrow.n_token_task >= 8); /* few panels: tokens keep the team busy */
+}
+
+/* What a thread does last is small beside what it does in all. */
+static void late_turns_are_small(void **state) {
+    (void)state;
+    const fm__host_cut decode = fm__host_cut_product(256, 1, 9216, 4, 2, 2);
+    assert_int_equal(decode.n_tile, 1);
+    assert_int_equal(panels_of(&decode, 1), 64); /* half of a part without a jump */
+    assert_int_equal(panels_of(&decode, 2), 32);
+    assert_int_equal(panels_of(&decode, turns_cover_everything(&decode) - 1), 8);
+    const fm__host_cut alone = fm__host_cut_product(256, 1, 9216, 4, 2, 1);
+    assert_int_equal(panels_of(&alone, 0), 256);
+    /* 14 panels a thread: no jump for less than the kernel's least */
+    const fm__host_cut small = fm__host_cut_product(224, 1, 32256, 16, 16, 16);
+    assert_int_equal(panels_of(&small, 0), 4);
+    assert_int_equal(panels_of(&small, 54), 4);
+    const fm__host_cut narrow = fm__host_cut_product(2, 512, 9216, 4, 2, 8);
+    assert_true(narrow.n_tile >= 8); /* few panels: tokens keep the team busy */
+    const fm__host_cut prompt = fm__host_cut_product(256, 512, 9216, 16, 16, 16);
+    const uint32_t n = turns_cover_everything(&prompt);
+    assert_int_equal(panels_of(&prompt, 0), 16);
+    assert_int_equal(panels_of(&prompt, n - 1), 8);
 }
 
 /* ---- what is read next ---- */
@@ -277,14 +297,13 @@ static void check_region(const fm__host_region *region, const fm__weight *weight
     const size_t stride = weight->layout.stride;
     const fm__host_cut cut = fm__host_cut_product(weight->panels, rows, stride, kernel->tokens,
                                                   kernel->panels, REGION_THREADS);
-    const fm__host_turn turn = fm__host_cut_turn(&cut, REGION_THREADS, thread);
-    if (rows > 8 || turn.count == 0) {
+    const fm__host_turn turn = fm__host_cut_turn(&cut, thread);
+    if (rows > 8 || turn.panel_begin == turn.panel_end) {
         assert_int_equal(region->bytes, 0);
         return;
     }
-    assert_int_equal(cut.n_token_task, 1);
-    const uint32_t begin = turn.begin * cut.panels, end = begin + turn.count * cut.panels;
-    const uint32_t last = end < weight->panels ? end : weight->panels;
+    assert_int_equal(cut.n_tile, 1);
+    const uint32_t begin = turn.panel_begin, last = turn.panel_end;
     assert_int_equal(region->backwards, kernel->backwards && rows == 1);
     assert_int_equal(region->bytes, (last - begin) * stride);
     assert_ptr_equal(region->at, weight->host + (region->backwards ? last : begin) * stride);
@@ -1203,6 +1222,7 @@ int main(void) {
         cmocka_unit_test(products_of_odd_shapes),
         cmocka_unit_test(wide_products),
         cmocka_unit_test(cuts_cover_everything),
+        cmocka_unit_test(late_turns_are_small),
         cmocka_unit_test(what_is_read_next_is_known),
         cmocka_unit_test(what_is_read_while_waiting_is_what_comes_first),
         cmocka_unit_test(tokens_are_prepared_once_for_all_tasks),

@@ -235,17 +235,24 @@ void fm__host_attention(const fm__host_work *work);
 const fm__linear_shared *fm__host_shared(const fm__host *host, const fm__tape *tape,
                                          const fm__op *op);
 
-/* How a product is cut into tasks: `panels` x `tokens` each, token tiles of one panel block one
-   after the other. A pure function; results never depend on it. */
+enum { FM__HOST_ROUNDS = 8 };
+
+/* How a product is dealt out: in turns, each some panels x a tile of tokens, the tiles of the same
+   panels one after the other. Rounds follow each other and their turns get smaller. A pure
+   function; results never depend on it. */
 typedef struct fm__host_cut {
-    uint32_t panels, tokens; /* of a task */
-    uint32_t n_panel_task, n_token_task;
-    uint32_t first; /* tasks that a thread does at first, in one call */
+    uint32_t panels, tokens; /* of the product */
+    uint32_t tile, n_tile;   /* tokens of a turn */
+    uint32_t n_round;        /* 0: nothing to do */
+    struct {
+        uint32_t panels, count; /* of a turn; how often, for each tile */
+    } rounds[FM__HOST_ROUNDS];
 } fm__host_cut;
 
-/* Tasks that are done in one call; count 0: none. */
+/* What is done in one call: panels and tokens from the first to before the last; no panels: none.
+ */
 typedef struct fm__host_turn {
-    uint32_t begin, count;
+    uint32_t panel_begin, panel_end, token_begin, token_end;
 } fm__host_turn;
 
 /* Where a thread reads panels next. */
@@ -269,8 +276,9 @@ typedef struct fm__host_region {
 /* What the thread reads first in the work's step, a product; none: the batch has many rows. */
 fm__host_region fm__host_first_region(const fm__host_work *work);
 
-/* Turn i: those below `threads` belong to a thread each, the later ones to whoever takes them. */
-fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t threads, uint32_t i);
+/* Turn i: those below the number of threads belong to a thread each, the later ones to whoever
+   takes them. */
+fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t i);
 
 /* panel_bytes: of one panel; mr, nr: the kernel's register tile in tokens and panels. tokens,
    panels > 0. */

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device/host/linear.c: products: how they are cut into tasks, and what follows them.
+ * device/host/linear.c: products: how they are dealt out, and what follows them.
  *
  * Owns: nothing. Never does: arithmetic (kernels do). Called from: every thread of the team.
  *
- * A task is a block of panels times a tile of tokens. For few tokens there is one tile and the
- * weights are read once; half of them in one run of lines a thread, since every jump costs some
- * latencies of memory, and the rest task by task, to whoever is free (lab note 056). For many, a
- * kernel prepares a panel once for the tile's tokens and the tokens once for the task's panels:
- * tiles are as tall as keeps that small and leaves room for many panels, and are cut further only
- * where the panels alone do not keep the team busy. Where preparing tokens takes as long as some
- * panels do, the team does that once for all tasks, in a step of its own.
+ * A task is some panels times a tile of tokens, and tasks get smaller: whoever comes late, or is
+ * slower, holds up the others by a small one only. For few tokens there is one tile and the weights
+ * are read once; every jump costs some latencies of memory, so a thread's first task is half of
+ * its part in one run of lines (lab note 056), and each later round halves what is left (lab note
+ * 059). For many, a kernel prepares a panel once for the tile's tokens and the tokens once for the
+ * task's panels: tiles are as tall as keeps that small and leaves room for many panels, and are cut
+ * further only where the panels alone do not keep the team busy. Where preparing tokens takes as
+ * long as some panels do, the team does that once for all tasks, in a step of its own.
  */
 #include "device/host/host.h"
 
 enum {
-    TASKS_A_THREAD = 8,     /* so that a thread that is held up costs an eighth of its part */
+    TASKS_A_THREAD = 8,     /* of many tokens */
+    FINEST = 16,            /* of a thread's part of few tokens: its last tasks */
     LEAST_WORK = 16 * 1024, /* bytes of weights times tokens: below it taking a task shows */
     TILE_FLOATS = FM__HOST_TILE / 4,
     TALL = 256,     /* tokens a tile should reach where there are that many, and need not exceed */
@@ -31,50 +33,94 @@ static uint32_t limit(uint64_t x, uint32_t low, uint32_t high) {
     return x < low ? low : x > high ? high : (uint32_t)x;
 }
 
+/* Up to `count` turns of `panels` each, of those that are left. Returns how many are left then. */
+static uint32_t add_round(fm__host_cut *cut, uint32_t left, uint32_t panels, uint32_t count) {
+    if (left == 0 || count == 0)
+        return left;
+    cut->rounds[cut->n_round].panels = panels;
+    cut->rounds[cut->n_round++].count = limit(count, 1, divide_up(left, panels));
+    return (uint64_t)panels * count < left ? left - panels * count : 0;
+}
+
+/* Rounds of a turn a thread, each of half of what is left, while that is more than the smallest
+   task; then smallest tasks. */
+static void cut_few(fm__host_cut *cut, size_t panel_bytes, uint32_t nr, uint32_t threads) {
+    const uint32_t fits = TILE_FLOATS / FM__PANEL_ROWS / cut->tokens;
+    const uint32_t part = divide_up(cut->panels, threads);
+    uint32_t least =
+        limit(LEAST_WORK / ((uint64_t)panel_bytes * cut->tokens), divide_up(part, FINEST), part);
+    nr = limit(nr, 1, FEW_PANELS);
+    least = limit(divide_up(least, nr) * (uint64_t)nr, 1, part < fits ? part : fits);
+    cut->tile = cut->tokens;
+    cut->n_tile = 1;
+    uint32_t left = cut->panels;
+    if (threads == 1)
+        left = add_round(cut, left, limit(left, 1, fits), UINT32_MAX);
+    while (cut->n_round + 1 < FM__HOST_ROUNDS) {
+        const uint32_t half = limit(left / 2 / threads / least * least, 0, fits);
+        if (half <= least)
+            break;
+        left = add_round(cut, left, half, threads);
+    }
+    add_round(cut, left, least, UINT32_MAX);
+}
+
+/* Equal tasks, but for the last two of each thread, which are halved. */
+static void cut_many(fm__host_cut *cut, size_t panel_bytes, uint32_t mr, uint32_t nr,
+                     uint32_t threads) {
+    const uint32_t panels = cut->panels, tokens = cut->tokens;
+    const uint32_t tall = tokens < TALL ? tokens : TALL, talls = divide_up(tokens, TALL);
+    const uint32_t most = TILE_FLOATS / FM__PANEL_ROWS / tall / nr * nr; /* whose tile is `tall` */
+    const uint32_t even = divide_up((uint64_t)panels * talls, (uint64_t)threads * TASKS_A_THREAD);
+    const uint32_t least = limit(LEAST_WORK / ((uint64_t)panel_bytes * tokens), 1, panels);
+    const uint64_t wanted = even > least ? even : least;
+    uint32_t block = limit(divide_up(wanted, nr) * (uint64_t)nr, 1, most > nr ? most : nr);
+    block = block < panels ? block : panels;
+    block = limit(divide_up((uint64_t)panels * talls, threads), 1, block);
+    const uint32_t blocks = divide_up(panels, block);
+
+    const uint32_t fits = TILE_FLOATS / (block * FM__PANEL_ROWS);
+    uint32_t tiles = divide_up(tokens, fits < tall ? fits : tall);
+    if (threads > 1 && blocks < 2 * threads)
+        tiles = limit(divide_up(4 * (uint64_t)threads, blocks), tiles,
+                      tiles > tokens / (4 * mr) ? tiles : tokens / (4 * mr));
+    cut->tile = divide_up(divide_up(tokens, tiles), mr) * mr;
+    cut->tile = limit(cut->tile, 1, fits < tokens ? fits : tokens);
+    cut->n_tile = divide_up(tokens, cut->tile);
+
+    const uint32_t last = threads > 1 ? divide_up(2 * (uint64_t)threads, cut->n_tile) : 0;
+    const uint32_t left = add_round(cut, panels, block, blocks > last ? blocks - last : 0);
+    add_round(cut, left, block > 1 ? block / 2 : 1, UINT32_MAX);
+}
+
 fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel_bytes, uint32_t mr,
                                   uint32_t nr, uint32_t threads) {
-    fm__host_cut cut;
+    fm__host_cut cut = {.panels = panels, .tokens = tokens};
     mr = mr == 0 ? 1 : mr;
     nr = nr == 0 ? 1 : nr;
-    nr = tokens <= FEW_ROWS ? limit(nr, 1, FEW_PANELS) : nr;
-    uint32_t tall = tokens < TALL ? tokens : TALL, talls = divide_up(tokens, TALL);
-    uint32_t most = TILE_FLOATS / FM__PANEL_ROWS / tall / nr * nr; /* panels whose tile is `tall` */
-    uint32_t even = divide_up((uint64_t)panels * talls, (uint64_t)threads * TASKS_A_THREAD);
-    uint32_t least = limit(LEAST_WORK / ((uint64_t)panel_bytes * tokens), 1, panels);
-    uint64_t wanted = even > least ? even : least;
-    cut.panels = limit(divide_up(wanted, nr) * (uint64_t)nr, 1, most > nr ? most : nr);
-    cut.panels = cut.panels < panels ? cut.panels : panels;
-    cut.panels = limit(divide_up((uint64_t)panels * talls, threads), 1, cut.panels);
-    cut.n_panel_task = divide_up(panels, cut.panels);
-
-    uint32_t fits = TILE_FLOATS / (cut.panels * FM__PANEL_ROWS);
-    uint32_t tiles = divide_up(tokens, fits < tall ? fits : tall);
-    if (threads > 1 && cut.n_panel_task < 2 * threads)
-        tiles = limit(divide_up(4 * (uint64_t)threads, cut.n_panel_task), tiles,
-                      tiles > tokens / (4 * mr) ? tiles : tokens / (4 * mr));
-    cut.tokens = divide_up(divide_up(tokens, tiles), mr) * mr;
-    cut.tokens = cut.tokens < fits ? cut.tokens : fits;
-    cut.tokens = cut.tokens < tokens ? cut.tokens : tokens;
-    cut.n_token_task = divide_up(tokens, cut.tokens);
-    cut.first = 1;
-    if (tokens <= FEW_ROWS && cut.n_token_task == 1) {
-        uint32_t part = threads == 1 ? cut.n_panel_task : cut.n_panel_task / (2 * threads);
-        cut.first = limit(part, 1, TILE_FLOATS / (cut.panels * FM__PANEL_ROWS * cut.tokens));
-    }
+    if (tokens <= FEW_ROWS)
+        cut_few(&cut, panel_bytes, nr, threads);
+    else
+        cut_many(&cut, panel_bytes, mr, nr, threads);
     return cut;
 }
 
-fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t threads, uint32_t i) {
-    const uint32_t n = cut->n_panel_task * cut->n_token_task;
-    const bool own = i < threads;
-    const uint64_t begin =
-        own ? (uint64_t)i * cut->first : (uint64_t)threads * cut->first + (i - threads);
-    fm__host_turn turn = {.count = own ? cut->first : 1};
-    if (begin >= n)
-        return (fm__host_turn){0};
-    turn.begin = (uint32_t)begin;
-    turn.count = turn.count < n - turn.begin ? turn.count : n - turn.begin;
-    return turn;
+fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t i) {
+    uint32_t begin = 0;
+    for (uint32_t r = 0; r < cut->n_round; r++) {
+        const uint32_t panels = cut->rounds[r].panels, count = cut->rounds[r].count;
+        if (i / cut->n_tile >= count) {
+            begin += panels * count;
+            i -= count * cut->n_tile;
+            continue;
+        }
+        fm__host_turn turn = {.panel_begin = begin + i / cut->n_tile * panels,
+                              .token_begin = i % cut->n_tile * cut->tile};
+        turn.panel_end = turn.panel_begin + limit(panels, 1, cut->panels - turn.panel_begin);
+        turn.token_end = turn.token_begin + limit(cut->tile, 1, cut->tokens - turn.token_begin);
+        return turn;
+    }
+    return (fm__host_turn){0};
 }
 
 /* One task: rows [row_begin, row_end) x columns [panel_begin * 16, ...) of the step's op. */
@@ -91,7 +137,7 @@ typedef struct product {
     const fm__linear_kernel *kernel;
     fm__host_rows rows;
     uint32_t first, last; /* panels */
-    fm__host_cut cut;     /* n_panel_task 0: nothing to do */
+    fm__host_cut cut;
 } product;
 
 static const fm__weight *weight_of(const fm__host_work *work, int which) {
@@ -159,15 +205,11 @@ void fm__host_prepare(const fm__host_work *work) {
         shared->prepare(&args, unit);
 }
 
-/* More than one task has all tokens: the panels of all of them. */
 static task task_of(const product *p, fm__host_turn turn) {
-    task t;
-    const uint32_t i = turn.begin, panels = turn.count * p->cut.panels;
-    t.panel_begin = p->first + i / p->cut.n_token_task * p->cut.panels;
-    t.panel_end = t.panel_begin + panels < p->last ? t.panel_begin + panels : p->last;
-    t.row_begin = p->rows.begin + i % p->cut.n_token_task * p->cut.tokens;
-    t.row_end =
-        t.row_begin + p->cut.tokens < p->rows.end ? t.row_begin + p->cut.tokens : p->rows.end;
+    task t = {.panel_begin = p->first + turn.panel_begin,
+              .panel_end = p->first + turn.panel_end,
+              .row_begin = p->rows.begin + turn.token_begin,
+              .row_end = p->rows.begin + turn.token_end};
     t.column = t.panel_begin * FM__PANEL_ROWS;
     uint32_t end = t.panel_end * FM__PANEL_ROWS;
     t.columns = (end < p->weight->n ? end : p->weight->n) - t.column;
@@ -181,6 +223,10 @@ fm__host_ahead fm__host_reading_begins(const fm__weight *weight, const fm__linea
     return (fm__host_ahead){.at = weight->host + from * weight->layout.stride,
                             .weight = weight,
                             .backwards = backwards};
+}
+
+static bool is_none(fm__host_turn turn) {
+    return turn.panel_begin == turn.panel_end;
 }
 
 /* Where a turn begins to read. */
@@ -198,16 +244,16 @@ static fm__host_ahead next_product(const fm__host_work *work) {
     fm__host_work then = *work;
     then.step = work->step + work->step->next_product;
     const product p = product_of(&then);
-    const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
-    return turn.count > 0 ? begin_of(&p, turn) : (fm__host_ahead){0};
+    const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->thread);
+    return is_none(turn) ? (fm__host_ahead){0} : begin_of(&p, turn);
 }
 
 fm__host_region fm__host_first_region(const fm__host_work *work) {
     const product p = product_of(work);
-    if (p.rows.end - p.rows.begin > FEW_ROWS || p.cut.n_panel_task == 0)
+    if (p.rows.end - p.rows.begin > FEW_ROWS)
         return (fm__host_region){0};
-    const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
-    if (turn.count == 0)
+    const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->thread);
+    if (is_none(turn))
         return (fm__host_region){0};
     const task t = task_of(&p, turn);
     const fm__host_ahead begin = begin_of(&p, turn);
@@ -223,14 +269,13 @@ static void for_tasks(const fm__host_work *work,
                       void (*run)(const fm__host_work *work, const task *t)) {
     const product p = product_of(work);
     const bool few = p.rows.end - p.rows.begin <= FEW_ROWS;
-    fm__host_turn turn = fm__host_cut_turn(&p.cut, work->threads, work->thread);
-    while (turn.count > 0) {
-        const fm__host_turn then =
-            fm__host_cut_turn(&p.cut, work->threads, work->threads + fm__host_take(work));
+    fm__host_turn turn = fm__host_cut_turn(&p.cut, work->thread);
+    while (!is_none(turn)) {
+        const fm__host_turn then = fm__host_cut_turn(&p.cut, work->threads + fm__host_take(work));
         task t = task_of(&p, turn);
         t.ahead = (fm__host_ahead){0};
         if (few)
-            t.ahead = then.count > 0 ? begin_of(&p, then) : next_product(work);
+            t.ahead = is_none(then) ? next_product(work) : begin_of(&p, then);
         run(work, &t);
         turn = then;
     }
