@@ -3,7 +3,7 @@
  * cpu_amx_bench: what a processor's AMX can do; the figures of lab/kernels/017 and 018. The kernels
  * themselves: `fusionml bench kernels --rung avx512,amx`.
  *
- *     cpu_amx_bench [SECTION]...        roof order units cache (none: all)
+ *     cpu_amx_bench [SECTION]...        roof order states units cache (none: all)
  *
  * Times are in cycles of the core: each timed run is followed at once by a chain of dependent
  * multiplications, three cycles each, which gives the clock of that moment. Best of several runs.
@@ -195,6 +195,10 @@ static double cycles(const place *p, run_fn *run, uint64_t rounds) {
     "tileloadd " B ", %%tmm6\n"                                                                    \
     "tilezero %%tmm" i "\n" DOT(i) "tilestored %%tmm" i ", " C(i) "\n"
 
+#define BASE_kept(i)                                                                               \
+    "tileloadd " A ", %%tmm4\n"                                                                    \
+    "tileloadd " B ", %%tmm6\n" DOT(i) "tilestored %%tmm" i ", " C(i) "\n"
+
 /* Other work. On two 512-bit ports (0 and 5) `vector32` takes 16 cycles. */
 #define WITH_nothing ""
 #define WITH_nop96 ".rept 96\n nop\n .endr\n"
@@ -203,6 +207,7 @@ static double cycles(const place *p, run_fn *run, uint64_t rounds) {
        "zmm19," last "zmm19\n" op "zmm20," last "zmm20\n" op "zmm21," last "zmm21\n" op            \
        "zmm22," last "zmm22\n" op "zmm23," last "zmm23\n"
 #define WITH_vector32 ".rept 4\n" EIGHT("vaddps %%zmm31,%%", "%%") ".endr\n"
+#define WITH_vector64 WITH_vector32 WITH_vector32
 #define WITH_load32                                                                                \
     ".rept 8\n vmovaps 4096(%[b]),%%zmm16\n vmovaps 4160(%[b]),%%zmm17\n"                          \
     " vmovaps 4224(%[b]),%%zmm18\n vmovaps 4288(%[b]),%%zmm19\n .endr\n"
@@ -210,11 +215,13 @@ static double cycles(const place *p, run_fn *run, uint64_t rounds) {
 #define BASES(X, with)                                                                             \
     X(dot, with)                                                                                   \
     X(loads_dot, with)                                                                             \
-    X(all, with)
+    X(all, with)                                                                                   \
+    X(kept, with)
 #define WITHS(X)                                                                                   \
     X(nothing)                                                                                     \
     X(nop96)                                                                                       \
     X(vector32)                                                                                    \
+    X(vector64)                                                                                    \
     X(load32)
 
 #define UNIT(base, with)                                                                           \
@@ -233,20 +240,21 @@ WITHS(UNITS)
 UNIT(none, vector32)
 
 static void section_units(const place *p) {
-    static const char *const bases[] = {"dot", "2 loads, dot", "and zero, store"};
+    static const char *const bases[] = {"dot", "2 loads, dot", "and zero, store",
+                                        "store, not zero"};
 #define NAME(base, with) unit_##base##_##with,
 #define ROW(with) {#with, {BASES(NAME, with)}},
     static const struct {
         const char *name;
-        run_fn *run[3];
+        run_fn *run[4];
     } rows[] = {WITHS(ROW)};
     printf("units, %s: cycles of tile work (columns) beside other work (rows)\n%-10s", p->name, "");
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 4; i++)
         printf(" %15s", bases[i]);
     printf("\n");
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         printf("%-10s", rows[r].name);
-        for (size_t i = 0; i < 3; i++)
+        for (size_t i = 0; i < 4; i++)
             printf(" %15.1f", cycles(p, rows[r].run[i], 40000));
         printf("\n");
         fflush(stdout);
@@ -260,6 +268,15 @@ static void section_units(const place *p) {
 #define ZERO(t) "tilezero %%tmm" t "\n"
 #define STORE(t) "tilestored %%tmm" t ", " C(t) "\n"
 #define DOT3(c, a, b) "tdpbssd %%tmm" b ", %%tmm" a ", %%tmm" c "\n"
+
+#define K256_STEP                                                                                  \
+    LOAD_B("6")                                                                                    \
+    LOAD_A("4")                                                                                    \
+    DOT3("0", "4", "6")                                                                            \
+    LOAD_A("4") DOT3("1", "4", "6") LOAD_B("6") DOT3("2", "4", "6") LOAD_A("4") DOT3("1", "4", "6")
+#define K256_DOTS K256_STEP K256_STEP K256_STEP K256_STEP
+#define K256_ZERO ZERO("0") ZERO("1") ZERO("2")
+#define K256_STORE STORE("0") STORE("1") STORE("2")
 
 /* X(id, name, products, asm) */
 #define ORDERS(X)                                                                                  \
@@ -318,6 +335,31 @@ static void section_units(const place *p) {
     X(r8, "C loaded, product, 4 C", 4,                                                             \
       LOAD_A("0") DOT3("0", "4", "6") LOAD_A("1") DOT3("1", "4", "6") LOAD_A("2")                  \
           DOT3("2", "4", "6") LOAD_A("3") DOT3("3", "4", "6"))                                     \
+    X(t1, "product, store at once, 4 C, never zero", 4,                                            \
+      DOT3("0", "4", "6") STORE("0") DOT3("1", "4", "6") STORE("1") DOT3("2", "4", "6") STORE("2") \
+          DOT3("3", "4", "6") STORE("3"))                                                          \
+    X(t2, "store of the product three before, product, 4 C, never zero", 4,                        \
+      STORE("0") DOT3("0", "4", "6") STORE("1") DOT3("1", "4", "6") STORE("2") DOT3("2", "4", "6") \
+          STORE("3") DOT3("3", "4", "6"))                                                          \
+    X(t3, "product, store at once, one C, never zero", 4,                                          \
+      DOT3("0", "4", "6") STORE("0") DOT3("0", "4", "6") STORE("0") DOT3("0", "4", "6") STORE("0") \
+          DOT3("0", "4", "6") STORE("0"))                                                          \
+    X(t4, "2 loads, product, store of the one before, 2 C, never zero", 4,                         \
+      LOAD_B("6") LOAD_A("4") DOT3("0", "4", "6") STORE("1") LOAD_B("6") LOAD_A("4")               \
+          DOT3("1", "4", "6") STORE("0") LOAD_B("6") LOAD_A("4") DOT3("0", "4", "6") STORE("1")    \
+              LOAD_B("6") LOAD_A("4") DOT3("1", "4", "6") STORE("0"))                              \
+    X(t5, "2 loads, product, store of the one before, 4 C, never zero", 4,                         \
+      LOAD_B("6") LOAD_A("4") DOT3("0", "4", "6") STORE("3") LOAD_B("6") LOAD_A("4")               \
+          DOT3("1", "4", "6") STORE("0") LOAD_B("6") LOAD_A("4") DOT3("2", "4", "6") STORE("1")    \
+              LOAD_B("6") LOAD_A("4") DOT3("3", "4", "6") STORE("2"))                              \
+    X(t6, "the same, zero before each product", 4,                                                 \
+      LOAD_B("6") LOAD_A("4") ZERO("0") DOT3("0", "4", "6") STORE("3") LOAD_B("6") LOAD_A("4")     \
+          ZERO("1") DOT3("1", "4", "6") STORE("0") LOAD_B("6") LOAD_A("4") ZERO("2")               \
+              DOT3("2", "4", "6") STORE("1") LOAD_B("6") LOAD_A("4") ZERO("3") DOT3("3", "4", "6") \
+                  STORE("2"))                                                                      \
+    X(u1, "16 products as q4_k's, 3 C zero, stored", 16, K256_ZERO K256_DOTS K256_STORE)           \
+    X(u2, "16 products as q4_k's, 3 C never zero, stored", 16, K256_DOTS K256_STORE)               \
+    X(u3, "16 products as q4_k's, 3 C never zero, not stored", 16, K256_DOTS)                      \
     X(s1, "4x1, one A, one B", 4,                                                                  \
       LOAD_B("6") LOAD_A("4") DOT3("0", "4", "6") LOAD_A("4") DOT3("1", "4", "6") LOAD_A("4")      \
           DOT3("2", "4", "6") LOAD_A("4") DOT3("3", "4", "6"))                                     \
@@ -343,21 +385,91 @@ static void section_units(const place *p) {
     }
 ORDERS(ORDER_RUN)
 
-static void section_order(const place *one, const place *all) {
 #define ORDER_ROW(id, name, products, text) {name, order_##id},
-    static const struct {
-        const char *name;
-        run_fn *run;
-    } rows[] = {ORDERS(ORDER_ROW)};
+static const struct {
+    const char *name;
+    run_fn *run;
+} order_rows[] = {ORDERS(ORDER_ROW)};
+enum { N_ORDER = sizeof order_rows / sizeof order_rows[0] };
+
+static void section_order(const place *one, const place *all) {
     printf("order: of each product: cycles, ns; %s, %s\n", one->name, all->name);
-    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+    for (int r = 0; r < N_ORDER; r++) {
         double ghz = 0, ghz_all = 0;
-        const double ns = measure(one, rows[r].run, 120000, 5, &ghz);
-        const double ns_all = measure(all, rows[r].run, 120000, 5, &ghz_all);
-        printf("  %-56s %6.1f (%5.1f ns)  %6.1f (%5.1f ns)\n", rows[r].name, ns * ghz, ns,
+        const double ns = measure(one, order_rows[r].run, 120000, 5, &ghz);
+        const double ns_all = measure(all, order_rows[r].run, 120000, 5, &ghz_all);
+        printf("  %-64s %6.1f (%5.1f ns)  %6.1f (%5.1f ns)\n", order_rows[r].name, ns * ghz, ns,
                ns_all * ghz_all, ns_all);
         fflush(stdout);
     }
+}
+
+/* ---- states: the same with the core's other thread at rest and at work ---- */
+
+/* On a virtual machine nobody says whether a core is shared at the moment. A loop of 2 x 2 tiles
+   does: 16 to 20 cycles a product alone, 65 to 85 beside something else, and little between. So
+   each piece is timed between two runs of it and counts where both agree. */
+enum { STATE_PASSES = 60, STATE_ROUNDS = 960, STATE_ORDERS = 64 };
+
+typedef struct state_times {
+    float cycles[STATE_ORDERS][STATE_PASSES];  /* of a product */
+    uint8_t state[STATE_ORDERS][STATE_PASSES]; /* 0: alone; 1: not; 2: neither, or both */
+} state_times;
+
+static state_times states_of[MAX_THREADS];
+
+static double ns_of(thread *t, run_fn *run, uint64_t rounds) {
+    const double begin = now();
+    run(t, rounds);
+    return (now() - begin) * 1e9 / (double)rounds;
+}
+
+static int state_of(double before, double behind, double ghz) {
+    const double most = (before > behind ? before : behind) * ghz;
+    const double least = (before > behind ? behind : before) * ghz;
+    return most < 24 ? 0 : least > 45 ? 1 : 2;
+}
+
+_Static_assert((int)N_ORDER <= (int)STATE_ORDERS, "room for all");
+
+static void states_run(thread *t, uint64_t rounds) {
+    if (rounds < 8) /* warming up */
+        return;
+    state_times *out = &states_of[t - threads];
+    const double ghz = clock_now();
+    for (int pass = 0; pass < STATE_PASSES; pass++)
+        for (int r = 0; r < N_ORDER; r++) {
+            const double before = ns_of(t, order_q1, 400);
+            order_rows[r].run(t, STATE_ROUNDS / 6);
+            out->cycles[r][pass] = (float)(ns_of(t, order_rows[r].run, STATE_ROUNDS) * ghz);
+            out->state[r][pass] = (uint8_t)state_of(before, ns_of(t, order_q1, 400), ghz);
+        }
+}
+
+static int by_size(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static void section_states(const place *p) {
+    static float values[MAX_THREADS * STATE_PASSES];
+    double ghz = 0;
+    measure(p, states_run, 8, 1, &ghz);
+    printf("states, %s: cycles of a product, median (times seen): alone, shared\n", p->name);
+    for (int r = 0; r < N_ORDER; r++) {
+        printf("  %-64s", order_rows[r].name);
+        for (int state = 0; state < 2; state++) {
+            size_t n = 0;
+            for (int t = 0; t < p->n; t++)
+                for (int pass = 0; pass < STATE_PASSES; pass++)
+                    if (states_of[t].state[r][pass] == state)
+                        values[n++] = states_of[t].cycles[r][pass];
+            qsort(values, n, sizeof *values, by_size);
+            printf("  %6.1f (%4zu)", n > 0 ? (double)values[n / 2] : 0.0, n);
+        }
+        printf("\n");
+    }
+    fflush(stdout);
 }
 
 /* ---- cache: where operands come from ---- */
@@ -483,6 +595,8 @@ int main(int argc, char **argv) {
         section_roof(places, n);
     if (asked(argc, argv, "order"))
         section_order(&places[0], &places[n - 1]);
+    if (asked(argc, argv, "states"))
+        section_states(&places[n - 1]);
     if (asked(argc, argv, "units"))
         section_units(&places[0]);
     if (asked(argc, argv, "cache"))

@@ -185,8 +185,9 @@ static void multiply(const linear *l, const fm__kernels *kernels, uint32_t copy,
 static void run(const fm__bench_case *c, const fm__kernels *kernels, const fm__bench_part *part) {
     const linear *l = (const linear *)c;
     const fm__linear_kernel *kernel = kernel_of(l, kernels);
-    fm__host_cut cut = fm__host_cut_product(l->panels, c->tokens, l->layout.stride, kernel->tokens,
-                                            kernel->panels, part->threads);
+    fm__host_cut cut =
+        fm__host_cut_product(l->panels, c->tokens, l->layout.stride, kernel->tokens,
+                             fm__host_panels(kernel, l->type, c->tokens), part->threads);
     fm__host_turn turn;
     while (turn = fm__host_cut_turn(&cut, fm__bench_take(part)), turn.panel_begin < turn.panel_end)
         multiply(l, kernels, part->iteration % c->copies, turn.panel_begin, turn.panel_end,

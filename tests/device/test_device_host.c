@@ -216,10 +216,16 @@ static void late_turns_are_small(void **state) {
     assert_int_equal(panels_of(&decode, turns_cover_everything(&decode) - 1), 8);
     const fm__host_cut alone = fm__host_cut_product(256, 1, 9216, 4, 2, 1);
     assert_int_equal(panels_of(&alone, 0), 256);
-    /* 14 panels a thread: no jump for less than the kernel's least */
-    const fm__host_cut small = fm__host_cut_product(224, 1, 32256, 16, 16, 16);
-    assert_int_equal(panels_of(&small, 0), 4);
-    assert_int_equal(panels_of(&small, 54), 4);
+    /* 14 panels a thread, taken one by one: 64 KiB pay for a jump */
+    const fm__host_cut small = fm__host_cut_product(224, 1, 32256, 16, 1, 16);
+    assert_int_equal(panels_of(&small, 0), 6);
+    assert_int_equal(panels_of(&small, turns_cover_everything(&small) - 1), 2);
+    const fm__host_cut wide = fm__host_cut_product(224, 1, 170496, 16, 1, 16);
+    assert_int_equal(panels_of(&wide, 0), 7);
+    assert_int_equal(panels_of(&wide, turns_cover_everything(&wide) - 1), 1);
+    /* of four, which are read side by side, never less */
+    const fm__host_cut floats = fm__host_cut_product(224, 1, 170496, 16, 4, 16);
+    assert_int_equal(panels_of(&floats, 0), 4);
     const fm__host_cut narrow = fm__host_cut_product(2, 512, 9216, 4, 2, 8);
     assert_true(narrow.n_tile >= 8); /* few panels: tokens keep the team busy */
     const fm__host_cut prompt = fm__host_cut_product(256, 512, 9216, 16, 16, 16);
@@ -295,8 +301,9 @@ enum { REGION_THREADS = 3 };
 static void check_region(const fm__host_region *region, const fm__weight *weight,
                          const fm__linear_kernel *kernel, uint32_t rows, uint32_t thread) {
     const size_t stride = weight->layout.stride;
-    const fm__host_cut cut = fm__host_cut_product(weight->panels, rows, stride, kernel->tokens,
-                                                  kernel->panels, REGION_THREADS);
+    const fm__host_cut cut =
+        fm__host_cut_product(weight->panels, rows, stride, kernel->tokens,
+                             fm__host_panels(kernel, weight->type, rows), REGION_THREADS);
     const fm__host_turn turn = fm__host_cut_turn(&cut, thread);
     if (rows > 8 || turn.panel_begin == turn.panel_end) {
         assert_int_equal(region->bytes, 0);

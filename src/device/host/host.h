@@ -280,6 +280,10 @@ fm__host_region fm__host_first_region(const fm__host_work *work);
    takes them. */
 fm__host_turn fm__host_cut_turn(const fm__host_cut *cut, uint32_t i);
 
+/* Panels that a call should at least get: a kernel of quantised weights takes those of few tokens
+   one by one. */
+uint32_t fm__host_panels(const fm__linear_kernel *kernel, const fm__type *type, uint32_t tokens);
+
 /* panel_bytes: of one panel; mr, nr: the kernel's register tile in tokens and panels. tokens,
    panels > 0. */
 fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel_bytes, uint32_t mr,

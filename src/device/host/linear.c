@@ -22,7 +22,8 @@ enum {
     TILE_FLOATS = FM__HOST_TILE / 4,
     TALL = 256,     /* tokens a tile should reach where there are that many, and need not exceed */
     FEW_ROWS = 8,   /* up to so many the product is bound by memory */
-    FEW_PANELS = 4, /* and a task need not have more panels than these */
+    FEW_PANELS = 4, /* and a task need not have more panels than these, */
+    FEW_BYTES = 64 * 1024, /* nor more weights */
 };
 
 static uint32_t divide_up(uint64_t a, uint64_t b) {
@@ -49,7 +50,7 @@ static void cut_few(fm__host_cut *cut, size_t panel_bytes, uint32_t nr, uint32_t
     const uint32_t part = divide_up(cut->panels, threads);
     uint32_t least =
         limit(LEAST_WORK / ((uint64_t)panel_bytes * cut->tokens), divide_up(part, FINEST), part);
-    nr = limit(nr, 1, FEW_PANELS);
+    nr = limit(FEW_BYTES / panel_bytes, limit(nr, 1, FEW_PANELS), FEW_PANELS);
     least = limit(divide_up(least, nr) * (uint64_t)nr, 1, part < fits ? part : fits);
     cut->tile = cut->tokens;
     cut->n_tile = 1;
@@ -91,6 +92,10 @@ static void cut_many(fm__host_cut *cut, size_t panel_bytes, uint32_t mr, uint32_
     const uint32_t last = threads > 1 ? divide_up(2 * (uint64_t)threads, cut->n_tile) : 0;
     const uint32_t left = add_round(cut, panels, block, blocks > last ? blocks - last : 0);
     add_round(cut, left, block > 1 ? block / 2 : 1, UINT32_MAX);
+}
+
+uint32_t fm__host_panels(const fm__linear_kernel *kernel, const fm__type *type, uint32_t tokens) {
+    return tokens <= FEW_ROWS && type->quantised ? 1 : kernel->panels;
 }
 
 fm__host_cut fm__host_cut_product(uint32_t panels, uint32_t tokens, size_t panel_bytes, uint32_t mr,
@@ -158,10 +163,11 @@ static product product_of(const fm__host_work *work) {
         p.first = work->step->begin / FM__PANEL_ROWS;
         p.last = divide_up(work->step->end, FM__PANEL_ROWS);
     }
-    if (p.rows.begin != p.rows.end)
+    const uint32_t tokens = p.rows.end - p.rows.begin;
+    if (tokens > 0)
         p.cut =
-            fm__host_cut_product(p.last - p.first, p.rows.end - p.rows.begin, weight->layout.stride,
-                                 p.kernel->tokens, p.kernel->panels, work->threads);
+            fm__host_cut_product(p.last - p.first, tokens, weight->layout.stride, p.kernel->tokens,
+                                 fm__host_panels(p.kernel, weight->type, tokens), work->threads);
     return p;
 }
 
