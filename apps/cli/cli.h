@@ -156,14 +156,16 @@ char *cli_input(const cli_args *args, size_t *bytes);
    with a message on stderr. */
 char *cli_read_file(const char *path, size_t *bytes);
 
-/* A bar on stderr while it is a terminal. An fm_progress_callback; also stops on Ctrl-C. */
+/* A bar on stderr while it is a terminal; else a line wherever 10 s ($FUSIONML_PROGRESS) passed
+   without one. An fm_progress_callback; also stops on Ctrl-C. */
 int cli_progress(void *user, const char *phase, uint64_t done, uint64_t total);
 void cli_progress_end(void);
 
 /* First Ctrl-C: cli_interrupted() turns true and a run of `engine` (may be NULL) is cancelled.
-   Second: exit 130. Where nothing is caught the first ends the program, which a shell shows as 130.
- */
+   Second: exit 130. */
 void cli_catch_interrupt(fm_engine *engine);
+/* Until then: the first says so and ends the program with 130 at once. */
+void cli_end_on_interrupt(void);
 bool cli_interrupted(void);
 /* FM_ERROR_CANCELLED once Ctrl-C was pressed: one that comes between two runs cancels neither, so
    loops ask. */

@@ -119,11 +119,27 @@ static bool hold_line(const char *mark, const char *line) {
     return true;
 }
 
+/* Whether this warning was said before: a command that makes several machines or engines would say
+   it for each. Of two that are alike in their first bytes the second is said. */
+static bool is_said(fm_log_level level, const char *line) {
+    enum { KEPT = 16, BYTES = 256 };
+    static char said[KEPT][BYTES];
+    static size_t n;
+    if (level != FM_LOG_WARNING || strlen(line) >= BYTES)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(said[i], line) == 0)
+            return true;
+    if (n < KEPT)
+        memcpy(said[n++], line, strlen(line) + 1);
+    return false;
+}
+
 static void log_line(void *user, fm_log_level level, const char *line) {
     const char *mark = level == FM_LOG_WARNING ? "warning: " : "";
     (void)user;
     pthread_mutex_lock(&log_lock);
-    if (!log_held || !hold_line(mark, line)) {
+    if (!is_said(level, line) && (!log_held || !hold_line(mark, line))) {
         cli_progress_end();
         fprintf(stderr, "%s%s\n", mark, line);
     }
@@ -431,20 +447,46 @@ char *cli_input(const cli_args *args, size_t *bytes) {
 /* ---- progress ---- */
 
 static bool bar_shown;
+static _Atomic double silent_since; /* ms; 0: from the next cli_progress() on */
+
+/* ms between two lines where stderr is no terminal; 0: no lines. */
+static double line_interval(void) {
+    const char *text = getenv("FUSIONML_PROGRESS");
+    char *end = NULL;
+    double seconds = text != NULL ? strtod(text, &end) : 0;
+    return end == NULL || end == text || *end != '\0' || !(seconds >= 0) ? 1e4 : seconds * 1e3;
+}
+
+static void show_bar(const char *phase, int percent) {
+    fprintf(stderr, "\r%s %3d %% [%-40.*s]", phase, percent, percent * 40 / 100,
+            "########################################");
+    bar_shown = true;
+}
+
+/* For logs, which keep every line: one only where nothing was said for a while. */
+static void show_line(const char *phase, int percent, double now, double interval) {
+    double since = atomic_load(&silent_since);
+    if (since != 0 && now - since >= interval)
+        fprintf(stderr, "%s: %d %%\n", phase, percent);
+    if (since == 0 || now - since >= interval)
+        atomic_store(&silent_since, now);
+}
 
 int cli_progress(void *user, const char *phase, uint64_t done, uint64_t total) {
-    static double last_ms;
+    static double last_ms, interval;
     static int is_terminal = -1;
     (void)user;
-    if (is_terminal < 0)
+    if (is_terminal < 0) {
         is_terminal = isatty(STDERR_FILENO);
+        interval = line_interval();
+    }
     double now = cli_now_ms();
-    if (is_terminal && (now - last_ms > 100 || done == total)) {
-        int percent = total > 0 ? (int)((double)done * 100 / (double)total) : 100;
-        fprintf(stderr, "\r%s %3d %% [%-40.*s]", phase, percent, percent * 40 / 100,
-                "########################################");
+    int percent = total > 0 ? (int)((double)done * 100 / (double)total) : 100;
+    if (!is_terminal && interval > 0) {
+        show_line(phase, percent, now, interval);
+    } else if (is_terminal && (now - last_ms > 100 || done == total)) {
+        show_bar(phase, percent);
         last_ms = now;
-        bar_shown = true;
     }
     return cli_interrupted();
 }
@@ -453,6 +495,7 @@ void cli_progress_end(void) {
     if (bar_shown)
         fprintf(stderr, "\r\033[K");
     bar_shown = false;
+    atomic_store(&silent_since, 0);
 }
 
 /* ---- interrupts ---- */
@@ -467,6 +510,22 @@ static void on_interrupt(int number) {
     fm_engine *engine = atomic_load(&interrupt_engine);
     if (engine != NULL)
         fm_engine_cancel(engine);
+}
+
+static void end_at_once(int number) {
+    static const char words[] = "fusionml: interrupted\n";
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, words, sizeof words - 1);
+    (void)written; /* there is nobody else to tell */
+    _exit(CLI_INTERRUPTED);
+}
+
+void cli_end_on_interrupt(void) {
+    struct sigaction action = {.sa_handler = end_at_once}, before;
+    sigemptyset(&action.sa_mask);
+    /* whoever started us with it ignored, as a shell does with jobs behind, means that */
+    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        sigaction(SIGINT, &action, NULL);
 }
 
 void cli_catch_interrupt(fm_engine *engine) {

@@ -369,6 +369,7 @@ static int dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    cli_end_on_interrupt();
     int code = dispatch(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout))
         return cli_fail_text("stdout: write failed");

@@ -257,6 +257,8 @@ size_t fm__cores(int *cpus, size_t capacity);
    the system does not tell. */
 typedef enum fm__core_kind { FM__CORES_PERFORMANCE, FM__CORES_EFFICIENCY } fm__core_kind;
 size_t fm__core_list(fm__core_kind kind, int *cpus, size_t capacity);
+/* Logical processors that the scheduler lets this process use; at least 1. */
+size_t fm__processors(void);
 
 /* Calls task(argument, index) for index in [0, count) on `threads` threads (0: all cores), any
    order. Used by loading and converting, never while a model runs. */
@@ -315,9 +317,10 @@ bool fm__path_exists(const char *path);
 /* "dir/name" into out; false if it does not fit. */
 bool fm__path_join(const char *directory, const char *name, char *out, size_t capacity);
 
-/* A file that appears under its name only when it is complete: writes to a new file beside it
-   ("path.12345678.tmp"), then renames. What is at path must be a regular file, a link to one, or
-   nothing. */
+/* A file that appears under its name only when it is complete: writes to a new file beside it, then
+   renames. Where the file system can the new file has no name until then, and is gone with a
+   process that is killed; else it is "path.12345678.tmp". What is at path must be a regular file, a
+   link to one, or nothing. */
 typedef struct fm__writer fm__writer;
 fm_status fm__writer_open(fm__writer **out, const char *path, fm_error *error);
 fm_status fm__writer_write(fm__writer *writer, const void *data, size_t bytes, fm_error *error);
@@ -329,7 +332,8 @@ void fm__writer_abort(fm__writer **writer);   /* removes the temporary file; NUL
 /* ---- cache.c ---- */
 
 /* The folder `asked`, or where it is NULL the user's cache folder for us ($XDG_CACHE_HOME/fusionml,
-   or below the home folder), made if it is not there. false: there is none, or `asked` is "". */
+   or below the home folder), made if it is not there. false: there is none, or `asked` is "";
+   out is then what could not be made, or "". */
 bool fm__cache_folder(const char *asked, char *out, size_t capacity);
 
 /* ---- half.c: integer conversions (docs/numerics.md) ---- */

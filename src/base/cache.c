@@ -25,6 +25,7 @@ static bool make_folder(char *path) {
 
 static bool default_folder(char *out, size_t capacity) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    out[0] = 0;
     if (cache != NULL && cache[0] == '/')
         return fm__path_join(cache, "fusionml", out, capacity);
     if (home == NULL || home[0] != '/')

@@ -188,10 +188,12 @@ bool fm__path_join(const char *directory, const char *name, char *out, size_t ca
 /* ---- the writer ---- */
 
 #define WRITER_BYTES ((size_t)1 << 18)
+#define TEMPORARY_END ".12345678.tmp"
 
 struct fm__writer {
     int fd;
     char *path, *temporary; /* behind the struct, in the same allocation */
+    bool nameless;          /* there is no file `temporary` yet */
     uint64_t offset;        /* bytes taken so far, buffered ones included */
     size_t used;            /* of buffer */
     fm_status failed;       /* sticky: a file with a hole is never committed */
@@ -212,14 +214,63 @@ static fm_status writer_target(const char *path, char **resolved, fm_error *erro
     return *resolved ? FM_OK : io_error(error, path, "cannot be found", errno);
 }
 
+static void choose_temporary(fm__writer *writer) {
+    size_t capacity = strlen(writer->path) + sizeof TEMPORARY_END;
+    uint32_t number;
+    if (getentropy(&number, sizeof number) != 0)
+        number = (uint32_t)fm__now_ns() ^ (uint32_t)getpid();
+    snprintf(writer->temporary, capacity, "%s.%08x.tmp", writer->path, number);
+}
+
+/* Gives a file of create_nameless() the name `temporary`, which nobody else has. */
+static bool name_temporary(fm__writer *writer, int fd) {
+    char self[40];
+    bool named = false;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    for (int tries = 0; tries < 16 && !named; tries++) {
+        choose_temporary(writer);
+        named = linkat(AT_FDCWD, self, AT_FDCWD, writer->temporary, AT_SYMLINK_FOLLOW) == 0;
+        if (!named && errno != EEXIST)
+            break;
+    }
+    return named;
+}
+
+#ifdef O_TMPFILE
+static int open_nameless(fm__writer *writer) {
+    const char *slash = strrchr(writer->path, '/');
+    size_t bytes = slash ? (size_t)(slash - writer->path) + 1 : 1;
+    char *directory = writer->temporary; /* has no name in it yet, or is given one later */
+    memcpy(directory, slash ? writer->path : ".", bytes);
+    directory[bytes] = '\0';
+    return open(directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
+#endif
+
+/* A file that goes with the process, however that ends. -1: this system has none, or could not name
+   it when it is complete. */
+static int create_nameless(fm__writer *writer) {
+    int fd = -1;
+#ifdef O_TMPFILE
+    /* one to see whether it can be named, since what lost its name gets no other; one to keep */
+    int trial = open_nameless(writer);
+    if (trial >= 0 && name_temporary(writer, trial)) {
+        unlink(writer->temporary);
+        fd = open_nameless(writer);
+    }
+    if (trial >= 0)
+        close(trial);
+    choose_temporary(writer); /* for messages */
+#endif
+    writer->nameless = fd >= 0;
+    return fd;
+}
+
 /* A new file of a name that nobody else has: never opens what is already there. */
-static int create_temporary(fm__writer *writer, size_t capacity) {
+static int create_temporary(fm__writer *writer) {
     int fd = -1;
     for (int tries = 0; tries < 16; tries++) {
-        uint32_t number;
-        if (getentropy(&number, sizeof number) != 0)
-            number = (uint32_t)fm__now_ns() ^ (uint32_t)getpid();
-        snprintf(writer->temporary, capacity, "%s.%08x.tmp", writer->path, number);
+        choose_temporary(writer);
         fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST)
             break;
@@ -233,7 +284,7 @@ fm_status fm__writer_open(fm__writer **out, const char *path, fm_error *error) {
     if (status != FM_OK)
         return status;
     const char *target = resolved ? resolved : path;
-    size_t length = strlen(target), suffix = sizeof ".12345678.tmp";
+    size_t length = strlen(target), suffix = sizeof TEMPORARY_END;
     size_t need = sizeof(fm__writer) + length + 1 + length + suffix;
     fm__writer *writer = fm__alloc(need);
     if (!writer) {
@@ -246,7 +297,9 @@ fm_status fm__writer_open(fm__writer **out, const char *path, fm_error *error) {
     writer->used = 0;
     writer->failed = FM_OK;
     memcpy(writer->path, target, length + 1);
-    writer->fd = create_temporary(writer, length + suffix);
+    writer->fd = create_nameless(writer);
+    if (writer->fd < 0)
+        writer->fd = create_temporary(writer);
     if (writer->fd < 0) {
         status =
             io_error(error, path, "cannot be created", errno); /* the name that was asked for */
@@ -317,6 +370,11 @@ fm_status fm__writer_commit(fm__writer **writer, fm_error *error) {
     /* EINVAL: what cannot be synced, such as a pipe, needs none */
     if (status == FM_OK && fsync(w->fd) != 0 && errno != EINVAL)
         status = io_error(error, w->temporary, "cannot be written to the disk", errno);
+    if (status == FM_OK && w->nameless) {
+        w->nameless = !name_temporary(w, w->fd);
+        if (w->nameless)
+            status = io_error(error, w->temporary, "cannot be created", errno);
+    }
     if (status == FM_OK) {
         int fd = w->fd;
         w->fd = -1;
@@ -339,7 +397,8 @@ void fm__writer_abort(fm__writer **writer) {
         return;
     if ((*writer)->fd >= 0)
         close((*writer)->fd);
-    unlink((*writer)->temporary);
+    if (!(*writer)->nameless)
+        unlink((*writer)->temporary);
     fm__free(*writer);
     *writer = NULL;
 }

@@ -196,6 +196,10 @@ size_t fm__core_list(fm__core_kind kind, int *cpus, size_t capacity) {
     return cores_by_hwloc(&kind, cpus, capacity);
 }
 
+size_t fm__processors(void) {
+    return processors_by_system(NULL, 0);
+}
+
 /* ---- parallel_for ---- */
 
 typedef struct loop {

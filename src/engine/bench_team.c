@@ -9,7 +9,6 @@
 
 #include <sched.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     MAX_THREADS = 1024,
@@ -86,8 +85,7 @@ static void member_main(void *argument) {
 }
 
 uint32_t fm__bench_processors(uint32_t threads) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    return processors > 0 && threads > (unsigned long)processors ? (uint32_t)processors : threads;
+    return (uint32_t)fm__min_size(threads, fm__processors());
 }
 
 /* Members spin where they meet, and every one must have had its turn before any goes on. */
@@ -95,8 +93,8 @@ static void warn_of_crowd(uint32_t threads) {
     uint32_t processors = fm__bench_processors(threads);
     if (threads > processors)
         fm__log(FM_LOG_WARNING,
-                "%u threads take turns on %u processors: this measures the scheduler, not kernels",
-                threads, processors);
+                "%u threads take turns on %u processor%s: this measures the scheduler, not kernels",
+                threads, processors, processors == 1 ? "" : "s");
 }
 
 fm_status fm__bench_team_create(fm__bench_team **out, uint32_t threads, int (*cancelled)(void),

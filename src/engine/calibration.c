@@ -137,8 +137,8 @@ static fm_status tune_soundly(fm__measure *m, fm__bucket *bucket, const fm__tune
 
 static void warn_of_contradiction(const fm__tune *search, uint32_t rows) {
     fm__log(FM_LOG_WARNING,
-            "with up to %u row%s two units were %.2f times as fast as the first one's part of "
-            "the work allows: something else ran while it was measured alone. What each arm "
+            "with up to %u row%s what works with nothing for the last unit took %.2f times as long "
+            "as what it did beside that unit allows: something else ran meanwhile. What each arm "
             "takes is not kept for them; calibrate again when the machine is quiet",
             rows, rows == 1 ? "" : "s", fm__tune_excess(search));
 }
@@ -224,7 +224,7 @@ static fm_status give_curve(const fm_engine *engine, const fm__tune *tune,
     enum { ROOM = sizeof(curve->share) / sizeof(*curve->share) };
     for (uint32_t i = 0; i < tune->search.n_point && curve->n_point < ROOM; i++) {
         const fm__search_point *p = &tune->search.points[i];
-        if (!(p->median > 0) || isinf(p->median))
+        if (!(p->median > 0))
             continue;
         curve->share[curve->n_point] = p->share;
         curve->ms[curve->n_point++] = p->median / 1e6;
@@ -431,6 +431,8 @@ fm_status fm_lab_calibrate(fm_engine *engine, fm_lab_point_callback *callback, v
     fm__saved_begin(&c.store, engine);
     if (status == FM_OK) /* before time is spent on what could not be kept */
         status = fm__saved_path(&c.store, engine, out->path, sizeof(out->path), error);
+    if (status == FM_OK)
+        status = fm__store_check(engine->machine->cache_dir, out->path, error);
     former before[FM__MAX_BUCKETS];
     put_aside(engine, before);
     for (uint32_t b = 0; b < engine->n_bucket && status == FM_OK; b++)
@@ -571,13 +573,11 @@ fm_status fm__calibration_estimate(fm_engine *engine, fm_error *error) {
     if (status != FM_OK)
         return status;
     engine->estimated = few.gain > 1 || many.gain > 1;
-    fm__log(
-        FM_LOG_INFO,
-        "not calibrated: %.1f s of trials say that %s and %s together are %.2f times as fast as "
-        "%s alone at a token, %.2f times at %.0f; `fusionml calibrate` finds better shares",
-        (double)(fm__now_ns() - begin_ns) / SECOND_NS, engine->units[0]->properties.name,
-        engine->units[engine->n_unit - 1]->properties.name, few.gain,
-        engine->units[0]->properties.name, last > 0 ? many.gain : few.gain,
-        last > 0 ? many.rows : few.rows);
+    fm__log(FM_LOG_INFO,
+            "not calibrated: %.1f s of trials say that with %s a token is %.2f times as fast as "
+            "without it, %.0f are %.2f times; `fusionml calibrate` finds better shares",
+            (double)(fm__now_ns() - begin_ns) / SECOND_NS,
+            engine->units[engine->n_unit - 1]->properties.name, few.gain,
+            last > 0 ? many.rows : few.rows, last > 0 ? many.gain : few.gain);
     return FM_OK;
 }

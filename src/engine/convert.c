@@ -279,6 +279,7 @@ fm_status fm_lab_convert(const char *in, const char *out, const char *type, uint
         if (status != FM_OK)
             goto out_tokenizer;
     }
+    fm__warn_of_crowd(threads);
     converter c = {.in = checkpoint, .threads = threads, .progress = progress, .user = user};
     status = convert(&c, tokenizer, mixture, out, error);
 out_tokenizer:

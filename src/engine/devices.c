@@ -230,6 +230,14 @@ static fm_status assign_cpus(fm__device_list *list, fm_error *error) {
 
 /* ---- making ---- */
 
+void fm__warn_of_crowd(uint32_t threads) {
+    size_t processors = fm__processors();
+    if (threads > processors)
+        fm__log(FM_LOG_WARNING,
+                "%u threads take turns on %zu processor%s: no more threads than that are faster",
+                threads, processors, processors == 1 ? "" : "s");
+}
+
 static fm_status make_host(fm_machine *machine, const fm__device_item *item,
                            const fm_machine_options *o, fm_error *error) {
     bool first = machine->host == NULL;
@@ -242,6 +250,7 @@ static fm_status make_host(fm_machine *machine, const fm__device_item *item,
                                    .rung = o->cpu_rung,
                                    .cpus = item->n_cpu ? item->cpus : NULL,
                                    .name = item->text};
+    fm__warn_of_crowd(threads);
     fm__device **out = &machine->devices[machine->n_device];
     fm_status status = fm__device_host_create(out, &host, error);
     if (status != FM_OK)

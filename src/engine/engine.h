@@ -109,6 +109,8 @@ typedef struct fm__device_list {
 fm_status fm__devices_parse(const char *text, fm__device_list *list, fm_error *error);
 /* Fills machine->devices and machine->host; what was made before an error stays there. */
 fm_status fm__devices_make(fm_machine *machine, const fm_machine_options *options, fm_error *error);
+/* Logs a warning where there are fewer processors than `threads`; that is allowed. */
+void fm__warn_of_crowd(uint32_t threads);
 
 /* ---- pool.c: pages of one cache group, reference counted ---- */
 
@@ -396,7 +398,7 @@ fm_status fm__calibration_estimate(fm_engine *engine, fm_error *error);
 
 /* Takes over the saved calibration of these units and this model, if there is one. */
 fm_status fm__calibration_load(fm_engine *engine, fm_error *error);
-/* The store of this engine, with what was saved before; fm__store_finish(). */
+/* A store for what is measured of this engine, without entries; fm__store_finish(). */
 void fm__saved_begin(fm__store *store, const fm_engine *engine);
 /* For every shape of the tape's products the last unit's share of its class (shares, classes). */
 fm_status fm__saved_add_products(fm__store *store, const fm_engine *engine,
@@ -411,7 +413,7 @@ void fm__saved_expire(const fm_engine *engine);
 /* path: receives where it will be written. Errors: those of fm__store_path(). */
 fm_status fm__saved_path(const fm__store *store, const fm_engine *engine, char *path,
                          size_t capacity, fm_error *error);
-/* The engine's saved calibration is this one from here on. */
+/* Adds the store to what is saved; the engine's saved calibration is that from here on. */
 fm_status fm__saved_write(fm__store *store, fm_engine *engine, const char *path, fm_error *error);
 
 /* ---- loss.c ---- */

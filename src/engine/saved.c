@@ -66,18 +66,10 @@ static fm__store_shape shape_of(const fm_engine *engine, const fm__shape *shape,
 
 /* ---- saving ---- */
 
-static void begin(fm__store *store, const fm_engine *engine) {
+void fm__saved_begin(fm__store *store, const fm_engine *engine) {
     fm__store_key key;
     make_key(engine, &key);
     fm__store_init(store, &key);
-}
-
-void fm__saved_begin(fm__store *store, const fm_engine *engine) {
-    char path[512];
-    begin(store, engine);
-    /* What other axes, dependencies and residencies found stays. */
-    if (fm__store_path(engine->machine->cache_dir, &store->key, path, sizeof(path), NULL) == FM_OK)
-        fm__store_load(store, path, (uint64_t)time(NULL));
 }
 
 fm_status fm__saved_add_products(fm__store *store, const fm_engine *engine,
@@ -138,20 +130,12 @@ fm_status fm__saved_write(fm__store *store, fm_engine *engine, const char *path,
 
 void fm__saved_expire(const fm_engine *engine) {
     const char *path = engine->saved.path;
-    fm__store store;
     fm_error error = {0};
-    uint64_t digest;
     const fm__store_shape these = shape_of(engine, NULL, 1);
-    if (!path[0])
-        return;
-    fm__store_init(&store, &engine->saved.key);
-    if (fm__store_load(&store, path, (uint64_t)time(NULL)) &&
-        fm__store_digest(&store, &these, &digest) && digest == engine->saved.digest &&
-        fm__store_drop(&store, &these) > 0 &&
-        fm__store_save(&store, path, store.saved_s, &error) != FM_OK)
+    if (path[0] && fm__store_expire(&engine->saved.key, path, &these, engine->saved.digest,
+                                    (uint64_t)time(NULL), &error) != FM_OK)
         fm__log(FM_LOG_WARNING, "%s: the calibration, which has expired, stays: %s", error.place,
                 error.message);
-    fm__store_finish(&store);
 }
 
 /* ---- loading ---- */
@@ -210,7 +194,7 @@ fm_status fm__calibration_load(fm_engine *engine, fm_error *error) {
     uint64_t now = (uint64_t)time(NULL);
     if (engine->n_unit < 2)
         return FM_OK;
-    begin(&store, engine);
+    fm__saved_begin(&store, engine);
     fm_status status =
         fm__store_path(engine->machine->cache_dir, &store.key, path, sizeof(path), error);
     if (status != FM_OK) /* where nothing can be saved nothing is */

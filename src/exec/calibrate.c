@@ -323,7 +323,7 @@ static void finish(fm__search *search, uint32_t winner) {
         best = one;
     if (best->median < zero->median * worth) {
         search->best = best->share;
-        search->gain = isfinite(zero->median) ? zero->median / best->median : 1;
+        search->gain = zero->median / best->median;
     }
 }
 
@@ -421,7 +421,7 @@ static void feed_turn(fm__search *search, double ns) {
 static void end_first(fm__search *search) {
     uint32_t best = lowest_positive(search, 0);
     search->best_of_pass[0] = search->points[best].share;
-    if (best == 0 || isinf(search->points[best].median)) {
+    if (best == 0) {
         search->done = true;
         return;
     }
@@ -477,11 +477,10 @@ static void judge(fm__search *search) {
     }
     uint32_t other = lowest_positive(search, search->current);
     double best = other > 0 ? search->points[other].median : INFINITY;
-    bool risen = point->median > best * (1 + search->options.rise) || isinf(point->median);
+    bool risen = point->median > best * (1 + search->options.rise);
     bool room = search->n_point + 20 < FM__SEARCH_POINTS && search->next_grid < search->n_grid;
-    bool ends = far_above(search, point->median, best) || isinf(point->median) ||
-                (risen && (search->looking || !room));
-    if (ends && point->n < wanted(search) && point->median < CLIFF * best && !isinf(point->median))
+    bool ends = far_above(search, point->median, best) || (risen && (search->looking || !room));
+    if (ends && point->n < wanted(search) && point->median < CLIFF * best)
         return; /* hiccups may come in pairs: what ends a pass is measured once more */
     bool known = has_times(point);
     if (known && spent(search, 0.75) && search->jumps >= LEAST_JUMPS)
@@ -513,7 +512,7 @@ static void feed_first(fm__search *search) {
     if (repeats > 2 && has_times(point))
         repeats = 2; /* it only shows where to look */
     take_median(point, point->n);
-    if (point->n >= repeats || point->n == wanted(search) || hopeless || isinf(point->ns[0]))
+    if (point->n >= repeats || point->n == wanted(search) || hopeless)
         judge(search);
 }
 
@@ -526,13 +525,12 @@ bool fm__search_next(fm__search *search, double *share) {
 }
 
 void fm__search_feed_units(fm__search *search, double ns, double first_ns, double second_ns) {
-    assert(!search->done && ns >= 0);
+    assert(!search->done && ns >= 0 && isfinite(ns));
     fm__search_point *point = &search->points[search->current];
     add(point, ns > 0 ? ns : 1);
     add_units(point, first_ns, second_ns);
     search->measured++;
-    if (isfinite(ns))
-        search->spent_ns += ns;
+    search->spent_ns += ns;
     if (search->pass == 0)
         feed_first(search);
     else

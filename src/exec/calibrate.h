@@ -24,7 +24,7 @@ typedef struct fm__search_point {
     double median;                 /* of those of the last pass that measured it */
     /* The least that each unit worked at its part of what is divided; 0: unknown. */
     double first_ns, second_ns;
-    double first_part; /* of the work that is divided, the first unit's: tune.c; 0: unknown */
+    double first_part; /* of what share 0 gives the units before the last: tune.c; 0: unknown */
 } fm__search_point;
 
 typedef struct fm__search_options {
@@ -62,7 +62,7 @@ typedef struct fm__search {
 void fm__search_init(fm__search *search, const fm__search_options *options);
 /* The next share to measure; false: the search is over and `best` and `gain` hold. */
 bool fm__search_next(fm__search *search, double *share);
-/* What it took. INFINITY: it cannot be run, which is a rise like any other. */
+/* What it took, a finite number. */
 void fm__search_feed(fm__search *search, double ns);
 /* The same, with what each unit worked at its part of what is divided (0: not known). That tells
    where both would end together, so that few candidates are measured. */

@@ -81,8 +81,17 @@ fm_status fm__store_path(const char *cache_dir, const fm__store_key *key, char *
    that is there and is not used is named in the log. The store is empty then. now_s: seconds since
    1970; a file of a later day is not used. */
 bool fm__store_load(fm__store *store, const char *path, uint64_t now_s);
-/* Replaces the file at once or not at all; store->saved_s = now_s. Errors: IO, MEMORY. */
+/* Before time is spent on what could not be saved: whether fm__store_save() can write the file.
+   Leaves nothing behind. cache_dir: as for fm__store_path(), for the advice. Errors: IO, MEMORY. */
+fm_status fm__store_check(const char *cache_dir, const char *path, fm_error *error);
+/* Adds what the file holds by now, but for the shapes that the store has entries of, and replaces
+   it at once or not at all; store->saved_s = now_s. Other processes that save or expire wait
+   meanwhile. Errors: IO, MEMORY. */
 fm_status fm__store_save(fm__store *store, const char *path, uint64_t now_s, fm_error *error);
+/* Drops from the file what it holds for the axis, dependencies and weights of `shape`, where
+   fm__store_digest() of that is `digest`; nothing else changes. Errors: IO, MEMORY. */
+fm_status fm__store_expire(const fm__store_key *key, const char *path, const fm__store_shape *shape,
+                           uint64_t digest, uint64_t now_s, fm_error *error);
 /* Takes the place of the entry of the same shape. Errors: ARGUMENT (a value that cannot be saved),
    LIMIT, MEMORY. */
 fm_status fm__store_put(fm__store *store, const fm__store_entry *entry, fm_error *error);

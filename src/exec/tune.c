@@ -40,8 +40,8 @@ static const double CLEARLY_SLOWER = 1.1;
 /* Shares that differ by less of the shorter way to an end are one. */
 static const double SAME_SHARE = 0.05, SAME_LEVEL = 0.015;
 static const double LEAST_SHARE = 0.005;
-/* Cut at other rows than the shares of the work say, since later rows see more keys: the first unit
-   may have that much more of the products than of the work. */
+/* Cut at other rows than the shares of the work say, since later rows see more keys: a unit may
+   have that much more of the products than of the work. */
 static const double CUT = 0.9;
 
 static void set_all(const fm__tune *tune, double *shares, double share) {
@@ -71,12 +71,17 @@ void fm__tune_init(fm__tune *tune, const fm__tune_options *options, const uint32
 
 /* ---- what the units' times say of each class ---- */
 
+/* Of three units or more those before the last share 1 - share equally. What is called the first
+   unit's time of all products is then what share 0 takes the slowest of them, which is in
+   proportion to 1 - share as with two; so what follows holds for any number of units. */
+
 static bool has_times(const fm__tune *tune, uint32_t c) {
     return tune->reference_ns > 0 && tune->reference.first_ns[c] > 0 &&
            tune->reference.second_ns[c] > 0;
 }
 
-/* Time of all the class's products on one unit beside the other. */
+/* Time of all the class's products with share 0, and with share 1, by what they take beside each
+   other. */
 static double first_of(const fm__tune *tune, uint32_t c) {
     return tune->reference.first_ns[c] / (1 - tune->reference_share);
 }
@@ -347,6 +352,15 @@ static void begin_changes(fm__tune *tune) {
     next_change(tune);
 }
 
+/* The least that a unit before the last has of its part with share 0; 0: unknown. */
+static double part_of_zero(const fm__tune *tune, const fm__tune_times *times) {
+    double least = INFINITY;
+    for (uint32_t u = 0; u < FM__MAX_UNITS; u++)
+        if (tune->zero_part[u] > 0)
+            least = fmin(least, times->part[u] / tune->zero_part[u]);
+    return isfinite(least) ? least : 0;
+}
+
 static void feed_search(fm__tune *tune, const fm__tune_times *times) {
     double share = tune->shares[0], first = 0, second = 0;
     for (uint32_t c = 0; c < tune->n_class; c++) {
@@ -359,8 +373,11 @@ static void feed_search(fm__tune *tune, const fm__tune_times *times) {
         tune->reference_ns = times->ns;
         tune->reference_share = share;
     }
+    if (share <= 0)
+        memcpy(tune->zero_part, times->part, sizeof tune->zero_part);
     tune->search.spent_ns = tune->spent_ns;
-    tune->search.points[tune->search.current].first_part = fmin(times->first_part, 1 - share);
+    tune->search.points[tune->search.current].first_part =
+        fmin(part_of_zero(tune, times), 1 - share);
     fm__search_feed_units(&tune->search, times->ns, first, second);
     if (fm__search_next(&tune->search, &share))
         set_all(tune, tune->shares, share);
@@ -377,17 +394,18 @@ bool fm__tune_next(fm__tune *tune, double shares[FM__TUNE_CLASSES]) {
 }
 
 void fm__tune_feed(fm__tune *tune, const fm__tune_times *times) {
-    assert(!tune->done && times->ns >= 0);
+    assert(!tune->done && times->ns >= 0 && isfinite(times->ns));
+    fm__tune_times taken = *times;
+    taken.ns = fmax(taken.ns, 1); /* of a clock that is too coarse: times are divided by times */
     tune->measured++;
     if (tune->searching) {
-        feed_search(tune, times);
+        feed_search(tune, &taken);
     } else {
         if (tune->turn % 2 == 1)
-            tune->change_part = times->first_part * CUT;
-        feed_change(tune, times);
+            tune->change_part = part_of_zero(tune, &taken) * CUT;
+        feed_change(tune, &taken);
     }
-    if (isfinite(times->ns))
-        tune->spent_ns += times->ns;
+    tune->spent_ns += taken.ns;
 }
 
 double fm__tune_predict_alone(const fm__tune *tune) {
@@ -396,7 +414,7 @@ double fm__tune_predict_alone(const fm__tune *tune) {
 
 double fm__tune_excess(const fm__tune *tune) {
     const fm__search *search = &tune->search;
-    if (!tune->done || !isfinite(tune->zero_ns))
+    if (!tune->done)
         return 0;
     if (!divides(tune))
         return tune->zero_ns / tune->best_ns;
@@ -421,25 +439,28 @@ static double work_in(const fm__plan *plan, const uint8_t *class_of, const doubl
     return sum;
 }
 
-/* The first unit's part of all products, by work. */
-static double first_part(const fm__plan *plan, const uint8_t *class_of, const double *work) {
-    double first = 0, all = 0;
+/* Each unit's part of all products, by work. */
+static void take_parts(const fm__plan *plan, const uint8_t *class_of, const double *work,
+                       double part[FM__MAX_UNITS]) {
+    double all = 0;
+    memset(part, 0, FM__MAX_UNITS * sizeof *part);
     for (uint32_t i = 0; i < plan->n_op; i++) {
         const fm__plan_op *op = &plan->ops[i];
-        double of_first = 0, of_all = 0;
+        double of[FM__MAX_UNITS] = {0}, of_all = 0;
         if (class_of[i] == FM__TUNE_NO_CLASS)
             continue;
         for (uint32_t r = 0; r < op->n_range; r++) {
             bool whole = op->axis == FM__AXIS_WHOLE;
-            double part = whole ? 1 : op->ranges[r].range.end - op->ranges[r].range.begin;
-            of_first += op->ranges[r].unit == 0 ? part : 0;
-            of_all += part;
+            double length = whole ? 1 : op->ranges[r].range.end - op->ranges[r].range.begin;
+            of[op->ranges[r].unit] += length;
+            of_all += length;
         }
-        if (of_all > 0)
-            first += work[i] * of_first / of_all;
+        for (uint32_t u = 0; u < FM__MAX_UNITS && of_all > 0; u++)
+            part[u] += work[i] * of[u] / of_all;
         all += work[i];
     }
-    return all > 0 ? first / all : 0;
+    for (uint32_t u = 0; u < FM__MAX_UNITS && all > 0; u++)
+        part[u] /= all;
 }
 
 static bool ends_in_product(const fm__plan *plan, const uint8_t *class_of,
@@ -449,35 +470,42 @@ static bool ends_in_product(const fm__plan *plan, const uint8_t *class_of,
            span->span.end_ns > span->span.begin_ns;
 }
 
-/* What the first unit's piece ended later than the last unit's part of the same product. */
-static double late_ns(const fm__plan *plan, const uint8_t *class_of, const fm__exec_span *first,
+/* What a unit's piece ended later than the last unit's part of the same product. */
+static double late_ns(const fm__plan *plan, const uint8_t *class_of, const fm__exec_span *piece,
                       const fm__exec_span *spans, uint32_t n_span, uint32_t n_unit) {
+    if (piece->unit == n_unit - 1 || !ends_in_product(plan, class_of, piece))
+        return 0;
     for (uint32_t s = 0; s < n_span; s++)
-        if (spans[s].unit == n_unit - 1 && spans[s].last_op == first->last_op &&
+        if (spans[s].unit == n_unit - 1 && spans[s].last_op == piece->last_op &&
             ends_in_product(plan, class_of, &spans[s]))
-            return (double)first->span.end_ns - (double)spans[s].span.end_ns;
+            return (double)piece->span.end_ns - (double)spans[s].span.end_ns;
     return 0;
 }
 
 void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_unit,
                         const uint8_t *class_of, const double *work, const fm__exec_span *spans,
                         uint32_t n_span) {
-    times->first_part = first_part(plan, class_of, work);
+    double busy[FM__MAX_UNITS][FM__TUNE_CLASSES] = {{0}};
+    double late[FM__MAX_UNITS][FM__TUNE_CLASSES] = {{0}};
+    take_parts(plan, class_of, work, times->part);
     for (uint32_t s = 0; s < n_span; s++) {
         const fm__exec_span *span = &spans[s];
         double all = work_in(plan, class_of, work, span, FM__TUNE_NO_CLASS);
-        double *of = span->unit == 0            ? times->first_ns
-                     : span->unit == n_unit - 1 ? times->second_ns
-                                                : NULL;
-        if (of == NULL || all <= 0 || span->busy_ns <= 0)
+        if (all <= 0 || span->busy_ns <= 0)
             continue;
-        double late = span->unit == 0 && ends_in_product(plan, class_of, span)
-                          ? late_ns(plan, class_of, span, spans, n_span, n_unit)
-                          : 0;
+        double later = late_ns(plan, class_of, span, spans, n_span, n_unit);
         for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++) {
             double part = work_in(plan, class_of, work, span, c) / all;
-            of[c] += span->busy_ns * part;
-            times->late_ns[c] += late * part;
+            busy[span->unit][c] += span->busy_ns * part;
+            late[span->unit][c] += later * part;
         }
+    }
+    for (uint32_t c = 0; c < FM__TUNE_CLASSES; c++) {
+        uint32_t slowest = 0;
+        for (uint32_t u = 1; u + 1 < n_unit; u++)
+            slowest = busy[u][c] > busy[slowest][c] ? u : slowest;
+        times->first_ns[c] += busy[slowest][c];
+        times->late_ns[c] += late[slowest][c];
+        times->second_ns[c] += busy[n_unit - 1][c];
     }
 }

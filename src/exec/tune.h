@@ -26,13 +26,14 @@ typedef struct fm__tune_options {
 typedef struct fm__tune_times {
     double ns;
     /* What the first and the last unit worked at the products of each class, where several units
-       compute products; 0: unknown. */
+       compute products; 0: unknown. Of three units or more the first is here the one before the
+       last that took longest: they have equal parts, and it says when they have ended. */
     double first_ns[FM__TUNE_CLASSES], second_ns[FM__TUNE_CLASSES];
     /* How much later the first unit ended its parts of each class than the last unit, all of them
        together; below 0: earlier. Hand-overs are in it, as they delay one unit more than the other.
      */
     double late_ns[FM__TUNE_CLASSES];
-    double first_part; /* the plan's part of the work for the first unit; 0: unknown */
+    double part[FM__MAX_UNITS]; /* each unit's of the work, in the plan; all 0: unknown */
 } fm__tune_times;
 
 typedef struct fm__tune {
@@ -42,7 +43,9 @@ typedef struct fm__tune {
     bool done;
     double best[FM__TUNE_CLASSES]; /* the result: shares of the last unit */
     double best_ns, zero_ns;       /* time with it, and with nothing divided */
-    double best_part, change_part; /* of the work, the first unit's; 0: unknown */
+    /* Of the units before the last: each one's part with share 0; and the least that one of them
+       has of that with the best, and with the change; 0: unknown. */
+    double zero_part[FM__MAX_UNITS], best_part, change_part;
     double spent_ns; /* of all measurements; the caller may add what it spent beside */
     uint32_t measured;
     /* What follows is the tuning's own. */
@@ -50,7 +53,7 @@ typedef struct fm__tune {
     double shares[FM__TUNE_CLASSES]; /* to be measured now */
     double change[FM__TUNE_CLASSES]; /* what is compared with the best */
     double base_ns[8], change_ns[8];
-    fm__tune_times of_best, of_change; /* sums of runs with either; `ns` and `first_part` unused */
+    fm__tune_times of_best, of_change; /* sums of runs with either; `ns` and `part` unused */
     uint32_t turn;
     uint32_t stage, next;                 /* changes to try */
     uint32_t order[FM__TUNE_CLASSES];     /* by what one product takes, longest first */
@@ -63,21 +66,20 @@ void fm__tune_init(fm__tune *tune, const fm__tune_options *options, const uint32
                    uint32_t n_class);
 /* The shares to measure next, by class; false: it is over and `best` holds. */
 bool fm__tune_next(fm__tune *tune, double shares[FM__TUNE_CLASSES]);
-/* ns INFINITY: it cannot be run. */
 void fm__tune_feed(fm__tune *tune, const fm__tune_times *times);
 /* Time of the tape with everything that can be divided on the last unit, as far as the units' times
    say; 0: unknown. */
 double fm__tune_predict_alone(const fm__tune *tune);
 
-/* How many times longer share 0 took than it can have: where the first unit did a part of the work
-   beside the last one, all of it takes it 1 / part times as long at most; where nothing is divided,
+/* How many times longer share 0 took than it can have: where every unit but the last did a part of
+   what it does with share 0, that takes 1 / part times as long at most; where nothing is divided,
    runs of share 0 take as long as each other. Above 1 something else slowed those that share 0 was
    judged by (or half of the weights fit into a cache that all of them do not). 0: unknown. */
 double fm__tune_excess(const fm__tune *tune);
 
 /* Adds what recordings took (busy_ns) to the classes of the divided products that they compute, by
    work: class_of and work are of the plan's ops, FM__TUNE_NO_CLASS where an op has none. Also sets
-   first_part. */
+   `part`. */
 void fm__tune_add_spans(fm__tune_times *times, const fm__plan *plan, uint32_t n_unit,
                         const uint8_t *class_of, const double *work, const fm__exec_span *spans,
                         uint32_t n_span);

@@ -363,6 +363,70 @@ static void what_is_read_while_waiting_is_what_comes_first(void **state) {
     }
 }
 
+/* ---- when turns are taken ---- */
+
+static struct {
+    _Atomic uint32_t next;  /* the step's counter */
+    uint32_t turns, parted; /* turns that were over or at their last call; in two calls */
+    bool few, part;         /* part: the turn's last panel follows */
+} taken;
+
+static void count_taken(const fm__linear_args *args) {
+    if (taken.part)
+        assert_int_equal(args->panel_end, 1);
+    taken.part = taken.few && args->panel_end > 4;
+    taken.parted += taken.part;
+    taken.turns += !taken.part;
+    assert_int_equal(taken.next, taken.few && !taken.part ? taken.turns : taken.turns - !taken.few);
+    assert_int_equal(args->ahead != NULL, taken.few);
+}
+
+/* With few rows a thread takes its next turn when one panel of a large one is left, to read towards
+   it; with many when it is done: so a slow thread holds only what it works on. */
+static void turns_are_taken_late(void **state) {
+    (void)state;
+    static const uint32_t all_rows[] = {1, 8, 9, 16};
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t threads = i % 2 == 0 ? 1 : REGION_THREADS, rows = all_rows[i / 4];
+        fm__device *device = make_device(threads, NULL);
+        fm__host *host = (fm__host *)device;
+        set_ways(&host->kernels, 1 + (int)(i / 2 % 2));
+        for (size_t j = 0; j < fm__type_count(); j++)
+            host->kernels.linear[j][0].fn = count_taken;
+        model m;
+        model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
+        fixture_batch(&m.f, rows, 0, MODEL_VOCAB, 1);
+        fm__run run;
+        fm__run_status status;
+        run_init(&run, &status, &m.f, m.tape, device);
+        /* another product follows the one at work */
+        fm__host_step steps[2] = {{.axis = FM__AXIS_WHOLE, .is_product = true, .next_product = 1},
+                                  {.axis = FM__AXIS_WHOLE, .is_product = true}};
+        while (m.tape->ops[steps[0].index].weight[0] != m.layers[0].down)
+            steps[0].index++;
+        steps[0].op = steps[1].op = &m.tape->ops[steps[0].index];
+        memset(&taken, 0, sizeof taken);
+        taken.few = rows <= 8;
+        fm__host_work work = {.device = device,
+                              .kernels = &host->kernels,
+                              .tape = m.tape,
+                              .step = steps,
+                              .run = &run,
+                              .threads = threads,
+                              .scratch = fm__alloc_zero(FM__HOST_SCRATCH),
+                              .next = &taken.next};
+        assert_non_null(work.scratch);
+        fm__host_linear(&work); /* alone: all turns but the others' first */
+        assert_true(taken.turns > 0);
+        assert_int_equal(taken.next, taken.turns);
+        assert_int_equal(taken.parted > 0, taken.few && threads == 1);
+        fm__free(work.scratch);
+        run_finish(&run);
+        model_finish(&m);
+        fm__device_destroy(&device);
+    }
+}
+
 /* ---- tokens prepared once ---- */
 
 /* A form that shares: the rows themselves, piece by piece a row. */
@@ -1232,6 +1296,7 @@ int main(void) {
         cmocka_unit_test(late_turns_are_small),
         cmocka_unit_test(what_is_read_next_is_known),
         cmocka_unit_test(what_is_read_while_waiting_is_what_comes_first),
+        cmocka_unit_test(turns_are_taken_late),
         cmocka_unit_test(tokens_are_prepared_once_for_all_tasks),
         cmocka_unit_test(attention_and_prepared_tokens_take_turns),
         cmocka_unit_test(a_model_on_every_team_and_rung),

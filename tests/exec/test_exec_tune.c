@@ -18,7 +18,8 @@ typedef struct chain {
     fixture f;
     fm__tape *tape;
     fm__null_world *world;
-    fm__device *units[2];
+    fm__device *units[3];
+    uint32_t n_unit;
     fm__run run;
     fm__run_status status;
     uint8_t class_of[128];
@@ -98,11 +99,26 @@ static void model_close(chain *c) {
 
 static void units_init(chain *c, fm__null_options a, fm__null_options b) {
     null_pair_create(&c->world, c->units, a, b);
+    c->n_unit = 2;
     run_init(&c->run, &c->status, &c->f, c->tape, c->units[0]);
+}
+
+/* A further unit, before the last one. */
+static void add_unit(chain *c, fm__null_options options) {
+    options.world = c->world;
+    options.memory_bytes = 1 << 26;
+    options.name = "team";
+    c->units[2] = c->units[1];
+    CHECK(fm__device_null_create(&c->units[1], &options, why));
+    c->n_unit = 3;
 }
 
 static void units_finish(chain *c) {
     run_finish(&c->run);
+    if (c->n_unit == 3) {
+        fm__device_destroy(&c->units[1]);
+        c->units[1] = c->units[2];
+    }
     null_pair_destroy(&c->world, c->units);
 }
 
@@ -116,7 +132,7 @@ static void chain_finish(chain *c) {
     model_close(c);
 }
 
-/* One run with these shares of the second unit, in virtual time. */
+/* One run with these shares of the last unit, in virtual time; the others have equal ones. */
 static fm__tune_times run_shares(chain *c, const double *shares) {
     enum { SPANS = 512 };
     static fm__exec_span spans[SPANS];
@@ -126,20 +142,21 @@ static fm__tune_times run_shares(chain *c, const double *shares) {
     fm__exec *exec = NULL;
     for (uint32_t i = 0; i < c->tape->n_op; i++)
         if (c->class_of[i] != FM__TUNE_NO_CLASS) {
-            op_shares[i][0] = 1 - shares[c->class_of[i]];
-            op_shares[i][1] = shares[c->class_of[i]];
+            for (uint32_t u = 0; u + 1 < c->n_unit; u++)
+                op_shares[i][u] = (1 - shares[c->class_of[i]]) / (c->n_unit - 1);
+            op_shares[i][c->n_unit - 1] = shares[c->class_of[i]];
         }
     const fm__plan_options options = {.op_shares = (const double(*)[FM__MAX_UNITS])op_shares,
                                       .axis = FM__AXIS_CHANNELS};
-    CHECK(fm__plan_make(&plan, c->tape, c->units, 2, &options, why));
-    CHECK(fm__exec_create(&exec, c->tape, plan, c->units, 2, why));
+    CHECK(fm__plan_make(&plan, c->tape, c->units, c->n_unit, &options, why));
+    CHECK(fm__exec_create(&exec, c->tape, plan, c->units, c->n_unit, why));
     uint64_t begin = fm__null_world_now_ns(c->world), point = 0;
     CHECK(fm__exec_submit(exec, &c->run, &point, why));
     CHECK(fm__exec_wait(exec, point, &c->run, why));
     times.ns = (double)(fm__null_world_now_ns(c->world) - begin);
     uint32_t n = fm__exec_spans(exec, spans, SPANS);
     assert_true(n <= SPANS);
-    fm__tune_add_spans(&times, plan, 2, c->class_of, c->work, spans, n);
+    fm__tune_add_spans(&times, plan, c->n_unit, c->class_of, c->work, spans, n);
     fm__exec_destroy(&exec);
     fm__plan_destroy(&plan);
     return times;
@@ -377,16 +394,76 @@ static void a_budget_ends_the_tuning(void **state) {
     chain_finish(&c);
 }
 
-static void nothing_that_can_be_run(void **state) {
+/* Where the clock is too coarse to tell: whatever follows is a number. */
+static void times_of_zero(void **state) {
     (void)state;
-    fm__tune tune;
-    double shares[FM__TUNE_CLASSES];
-    fm__tune_init(&tune, NULL, &(uint32_t){1}, 1);
-    while (fm__tune_next(&tune, shares)) {
-        const fm__tune_times times = {.ns = shares[0] > 0 ? INFINITY : 100};
-        fm__tune_feed(&tune, &times);
+    for (int how = 0; how < 4; how++) { /* bit 0: share 0 takes none; bit 1: no other does */
+        fm__tune tune;
+        double shares[FM__TUNE_CLASSES];
+        fm__tune_init(&tune, NULL, (const uint32_t[]){2, 2}, 2);
+        while (fm__tune_next(&tune, shares)) {
+            bool zero = shares[0] == 0 && shares[1] == 0;
+            fm__tune_times times = {.part = {1 - (shares[0] + shares[1]) / 2}};
+            times.ns = (how >> (zero ? 0 : 1) & 1) ? 0 : zero ? 100 : 60 - shares[0] / 100;
+            for (int c = 0; c < 2; c++) {
+                times.first_ns[c] = 50 * (1 - shares[c]);
+                times.second_ns[c] = 50 * shares[c];
+                times.late_ns[c] = c == 0 ? 10 : -10;
+            }
+            fm__tune_feed(&tune, &times);
+            assert_true(tune.measured <= MOST_RUNS);
+        }
+        double excess = fm__tune_excess(&tune);
+        assert_true(isfinite(excess) && excess > 0);
+        assert_true(tune.best_ns > 0 && isfinite(tune.zero_ns / tune.best_ns));
     }
-    assert_true(tune.best[0] == 0 && tune.best_ns == 100 && tune.zero_ns == 100);
+}
+
+/* Something else runs beside share 0. */
+static void tune_disturbed(chain *c, fm__tune *tune) {
+    double shares[FM__TUNE_CLASSES];
+    fm__tune_init(tune, NULL, c->count, c->n_class);
+    while (fm__tune_next(tune, shares)) {
+        fm__tune_times times = run_shares(c, shares);
+        bool zero = true;
+        for (uint32_t i = 0; i < c->n_class; i++)
+            zero = zero && shares[i] == 0;
+        times.ns *= zero ? 1.3 : 1;
+        fm__tune_feed(tune, &times);
+    }
+}
+
+/* The units before the last have equal shares: with share 0 they are all that works, and the
+   slowest of them says when they end. */
+static void three_units(void **state) {
+    (void)state;
+    static const double speeds[][3] = {{1, 1, 1}, {4, 4, 1},   {1, 1, 4},
+                                       {4, 1, 1}, {1, 0.5, 2}, {0.5, 1, 2}};
+    static const uint32_t rows[] = {1, 64};
+    for (size_t r = 0; r < 2; r++)
+        for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) {
+            chain c;
+            fm__tune tune;
+            fm__null_options units[3];
+            for (int u = 0; u < 3; u++)
+                units[u] = (fm__null_options){.ops_per_ns = 400 * speeds[i][u],
+                                              .bytes_per_ns = 5 * speeds[i][u],
+                                              .dispatch_ns = 3000};
+            chain_init(&c, units[0], units[2], rows[r]);
+            add_unit(&c, units[1]);
+            double at = 0, least = best_uniform(&c, &at);
+            tune_chain(&c, &tune, 0);
+            double found = run_shares(&c, tune.best).ns, excess = fm__tune_excess(&tune);
+            if (found > 1.01 * least)
+                fail_msg("%u rows, speeds %g %g %g: %.3f of the best, which has share %.3f; found "
+                         "%.3f",
+                         rows[r], speeds[i][0], speeds[i][1], speeds[i][2], found / least, at,
+                         tune.best[2]);
+            assert_true(excess > 0.75 && excess < 1.01);
+            tune_disturbed(&c, &tune); /* which is seen as well as of two */
+            assert_true(fm__tune_excess(&tune) > 1.08);
+            chain_finish(&c);
+        }
 }
 
 /* Times that contradict each other: whatever the share, the first unit's part of the work takes it
@@ -431,8 +508,9 @@ int main(void) {
         cmocka_unit_test(noise_is_levelled_out),
         cmocka_unit_test(what_is_no_faster_any_more_is_left),
         cmocka_unit_test(a_budget_ends_the_tuning),
-        cmocka_unit_test(nothing_that_can_be_run),
+        cmocka_unit_test(times_of_zero),
         cmocka_unit_test(an_excess_is_seen),
+        cmocka_unit_test(three_units),
         cmocka_unit_test(narrow_products_feel_a_late_begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

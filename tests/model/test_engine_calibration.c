@@ -4,6 +4,7 @@
 #include "device_test.h"
 
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char model[] = "/tmp/fm_calibration_XXXXXX";
@@ -358,6 +359,79 @@ static void only_what_was_in_use_expires(void **state) {
     leave_nothing(&machine, path, folder);
 }
 
+/* Two processes that measure with other options at the same time: each has begun before the other
+   saves. */
+static void both_are_saved(void **state) {
+    (void)state;
+    char folder[] = "/tmp/fm_calibration_XXXXXX", path[512];
+    fm_error error = {0};
+    fm_machine *machine = machine_that_saves(folder);
+    static const fm_axis axes[] = {FM_AXIS_AUTO, FM_AXIS_CHANNELS};
+    fm_engine *engines[2];
+    fm__store stores[2];
+    for (int i = 0; i < 2; i++) {
+        engines[i] = load_as(machine, 64, axes[i]);
+        fm__saved_begin(&stores[i], engines[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        calibrate_by_hand(engines[i], &stores[i], 0);
+        CHECK_OK(fm__saved_path(&stores[i], engines[i], path, sizeof path, &error));
+        CHECK_OK(fm__saved_write(&stores[i], engines[i], path, &error));
+        fm__store_finish(&stores[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        fm_engine *engine = load_as(machine, 64, axes[i]);
+        assert_true(engine->calibrated);
+        for (uint32_t b = 0; b < engine->n_bucket; b++)
+            check_bucket(engine, b);
+        fm_engine_destroy(&engine);
+    }
+    engines[0]->expired = true; /* its own are dropped still, and nobody else's */
+    for (int i = 0; i < 2; i++)
+        fm_engine_destroy(&engines[i]);
+    for (int i = 0; i < 2; i++) {
+        fm_engine *engine = load_as(machine, 64, axes[i]);
+        assert_int_equal(engine->calibrated, i == 1);
+        fm_engine_destroy(&engine);
+    }
+    leave_nothing(&machine, path, folder);
+}
+
+static int count_points(void *user, const fm_lab_point *point) {
+    (void)point;
+    return ++*(int *)user > 0;
+}
+
+/* A folder where the file should be, which is no matter of permissions: found out before anything
+   is measured. */
+static void what_cannot_be_saved_is_not_measured(void **state) {
+    (void)state;
+    char folder[] = "/tmp/fm_calibration_XXXXXX", path[512];
+    fm_error error = {0};
+    fm_lab_calibration found;
+    fm__store store;
+    int n = 0;
+    fm_machine *machine = machine_that_saves(folder);
+    fm_engine *engine = load(machine);
+    fm__saved_begin(&store, engine);
+    CHECK_OK(fm__saved_path(&store, engine, path, sizeof path, &error));
+    fm__store_finish(&store);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(fm_lab_calibrate(engine, count_points, &n, &found, &error), FM_ERROR_IO);
+    assert_int_equal(n, 0);
+    assert_string_equal(error.place, path);
+    assert_non_null(strstr(error.message, "a calibration could not be saved there"));
+    assert_non_null(strstr(error.message, "give another cache folder"));
+    assert_false(engine->calibrated);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(fm_lab_calibrate(engine, count_points, &n, &found, &error),
+                     FM_ERROR_CANCELLED);
+    assert_int_equal(n, 1);
+    fm_engine_destroy(&engine);
+    fm_machine_destroy(&machine);
+    assert_int_equal(rmdir(folder), 0); /* the look left nothing */
+}
+
 /* Times hold for nearly the same rows, where drift ends them; shares for up to three times as
    many or few. */
 static void far_rows_take_nothing(void **state) {
@@ -508,6 +582,8 @@ int main(void) {
                                        cmocka_unit_test(what_does_not_fit_changes_nothing),
                                        cmocka_unit_test(other_units_are_another_key),
                                        cmocka_unit_test(only_what_was_in_use_expires),
+                                       cmocka_unit_test(both_are_saved),
+                                       cmocka_unit_test(what_cannot_be_saved_is_not_measured),
                                        cmocka_unit_test(far_rows_take_nothing),
                                        cmocka_unit_test(every_shape_is_saved),
                                        cmocka_unit_test(three_units),

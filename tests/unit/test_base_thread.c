@@ -237,6 +237,25 @@ static void test_features(void **state) {
     assert_int_equal(strlen(name), 3);
 }
 
+static void test_processors(void **state) {
+    (void)state;
+    size_t all = fm__processors();
+    assert_true(all >= 1);
+#ifdef __linux__
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(all, CPU_COUNT(&before));
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &before))
+            CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    size_t few = fm__processors();
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(few, 1);
+#endif
+}
+
 static void test_system(void **state) {
     (void)state;
     uint64_t total = fm__memory_total(), available = fm__memory_available(),
@@ -254,6 +273,7 @@ int main(void) {
         cmocka_unit_test(test_counter_past_values),
         cmocka_unit_test(test_pinning),
         cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_processors),
         cmocka_unit_test(test_parallel_for),
         cmocka_unit_test(test_features),
         cmocka_unit_test(test_system),

@@ -325,25 +325,6 @@ static void a_budget_is_kept(void **state) {
 
 /* ---- limits ---- */
 
-static double cannot_run_beyond(double share) {
-    return share > 0.42 ? INFINITY : 1 - share;
-}
-
-static double nothing_runs(double share) {
-    (void)share;
-    return INFINITY;
-}
-
-static void shares_that_cannot_be_run(void **state) {
-    (void)state;
-    probe p = {.noise = 0};
-    look(&p, cannot_run_beyond, NULL);
-    assert_true(p.search.best >= 0.4 && p.search.best <= 0.42);
-    p = (probe){.noise = 0};
-    look(&p, nothing_runs, NULL);
-    assert_true(p.search.best == 0 && p.search.gain == 1);
-}
-
 static void options_are_bounded(void **state) {
     (void)state;
     v_corner = 0.33;
@@ -392,7 +373,6 @@ int main(void) {
         cmocka_unit_test(known_times_lead_to_the_ground),
         cmocka_unit_test(what_is_known_of_share_1),
         cmocka_unit_test(a_budget_is_kept),
-        cmocka_unit_test(shares_that_cannot_be_run),
         cmocka_unit_test(options_are_bounded),
         cmocka_unit_test(a_clear_curve_is_cheap),
         cmocka_unit_test(ideals),

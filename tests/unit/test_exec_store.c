@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Saved calibrations: what is saved is loaded; every other byte, key, version and day is refused;
- * the nearest bucket is found.
+ * the nearest bucket is found; what several processes save at the same time is all there.
  */
+#include <fcntl.h>
+#include <math.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "exec/store.h"
@@ -357,6 +362,10 @@ static void folders(void **state) {
     char *old = getenv("XDG_CACHE_HOME"), kept[256] = "";
     if (old != NULL)
         snprintf(kept, sizeof kept, "%s", old);
+    setenv("XDG_CACHE_HOME", "/proc/none", 1);
+    assert_int_equal(fm__store_path(NULL, &KEY, path, sizeof path, &error), FM_ERROR_IO);
+    assert_string_equal(error.place, "/proc/none/fusionml");
+    assert_non_null(strstr(error.message, "set XDG_CACHE_HOME to"));
     setenv("XDG_CACHE_HOME", folder, 1);
     CHECK(fm__store_path(NULL, &KEY, path, sizeof path, why));
     assert_true(strncmp(path, folder, strlen(folder)) == 0);
@@ -445,6 +454,286 @@ static void an_older_version_is_not_used(void **state) {
     fm__store_finish(&store);
 }
 
+/* Every axis, dependency mode and residency is read as it was written. */
+static void names_are_read(void **state) {
+    (void)state;
+    char path[256];
+    path_of(path);
+    fm__store store;
+    uint32_t n = 0;
+    fm__store_init(&store, &KEY);
+    for (int a = FM__AXIS_WHOLE; a <= FM__AXIS_PRODUCTS; a++)
+        for (int d = FM__DEPS_EVENT; d <= FM__DEPS_READY; d++)
+            for (int w = FM__RESIDENCY_SHARED; w <= FM__RESIDENCY_MAPPED; w++) {
+                fm__store_entry e = product(1, ++n / 128.0);
+                e.shape.axis = (fm__axis)a;
+                e.shape.deps = (fm__deps)d;
+                e.shape.weights = (fm__residency)w;
+                CHECK(fm__store_put(&store, &e, why));
+            }
+    for (int op = 0; op <= FM__OP_COUNT; op++) {
+        fm__store_entry e = product(2, 0);
+        e.shape.product.kind = (fm__op_kind)op;
+        CHECK(fm__store_put(&store, &e, why));
+    }
+    assert_int_equal(store.n_entry, n + FM__OP_COUNT + 1);
+    CHECK(fm__store_save(&store, path, NOW, why));
+    fm__store read;
+    assert_true(load(&read, &KEY, path, NOW));
+    assert_int_equal(read.n_entry, store.n_entry);
+    for (uint32_t i = 0; i < store.n_entry; i++) {
+        const fm__store_shape *a = &store.entries[i].shape, *b = &read.entries[i].shape;
+        assert_true(a->axis == b->axis && a->deps == b->deps && a->weights == b->weights);
+        assert_true(a->product.kind == b->product.kind);
+        assert_true(fabs(store.entries[i].share - read.entries[i].share) < 1e-6);
+    }
+    fm__store_finish(&read);
+    fm__store_finish(&store);
+}
+
+/* ---- several at the same time ---- */
+
+static fm__store_entry of_axis(fm__axis axis, uint32_t rows, double share) {
+    fm__store_entry e = product(rows, share);
+    e.shape.axis = axis;
+    return e;
+}
+
+static double saved_share(const fm__store *store, fm__axis axis, uint32_t rows) {
+    const fm__store_entry like = of_axis(axis, rows, 0), *got = fm__store_find(store, &like.shape);
+    return got != NULL && got->shape.rows == rows ? got->share : -1;
+}
+
+/* Both began before either saved. */
+static void what_others_saved_stays(void **state) {
+    (void)state;
+    char path[256];
+    path_of(path);
+    fm__store a, b, read;
+    fm__store_init(&a, &KEY);
+    fm__store_init(&b, &KEY);
+    const fm__store_entry first[] = {of_axis(FM__AXIS_CHANNELS, 1, 0.1),
+                                     of_axis(FM__AXIS_CHANNELS, 8, 0.2)};
+    const fm__store_entry second[] = {of_axis(FM__AXIS_TOKENS, 1, 0.3),
+                                      of_axis(FM__AXIS_CHANNELS, 8, 0.4)};
+    for (int i = 0; i < 2; i++) {
+        CHECK(fm__store_put(&a, &first[i], why));
+        CHECK(fm__store_put(&b, &second[i], why));
+    }
+    CHECK(fm__store_save(&a, path, NOW, why));
+    CHECK(fm__store_save(&b, path, NOW + 10, why));
+    assert_true(load(&read, &KEY, path, NOW + 10));
+    assert_int_equal(read.n_entry, 3);
+    assert_true(read.saved_s == NOW + 10);
+    assert_true(saved_share(&read, FM__AXIS_CHANNELS, 1) == 0.1); /* the other's */
+    assert_true(saved_share(&read, FM__AXIS_TOKENS, 1) == 0.3);
+    assert_true(saved_share(&read, FM__AXIS_CHANNELS, 8) == 0.4); /* the later one's */
+    uint64_t in_store, in_file;
+    assert_true(fm__store_digest(&b, &first[0].shape, &in_store));
+    assert_true(fm__store_digest(&read, &first[0].shape, &in_file));
+    assert_true(in_store == in_file && in_file != 0);
+    fm__store_finish(&read);
+    /* Memory that is short where the file is read loses nothing of it. */
+    bool saved = false;
+    for (uint64_t after = 1; !saved; after++) {
+        fm_error error = {0};
+        fm__alloc_fail_after(after);
+        fm__store c;
+        fm__store_init(&c, &KEY);
+        const fm__store_entry e = of_axis(FM__AXIS_PRODUCTS, 1, 0.5);
+        fm_status status = fm__store_put(&c, &e, &error);
+        if (status == FM_OK)
+            status = fm__store_save(&c, path, NOW, &error);
+        fm__alloc_fail_after(0);
+        assert_true(status == FM_OK || status == FM_ERROR_MEMORY);
+        saved = status == FM_OK;
+        fm__store_finish(&c);
+        assert_true(load(&read, &KEY, path, NOW + 10));
+        assert_int_equal(read.n_entry, saved ? 4 : 3);
+        fm__store_finish(&read);
+        assert_true(after < 100);
+    }
+    assert_int_equal(test_leftovers(path), 0);
+    fm__store_finish(&a);
+    fm__store_finish(&b);
+}
+
+enum { SAVERS = 4, SAVES = 20 };
+
+/* What is saved one after the other by one of several processes. 0: all went well. */
+static int save_often(const char *path, int saver) {
+    for (int i = 0; i < SAVES; i++) {
+        fm__store store;
+        fm_error error = {0};
+        const fm__store_entry e = of_axis(FM__AXIS_CHANNELS, (uint32_t)(1 + saver * SAVES + i), 1);
+        fm__store_init(&store, &KEY);
+        bool good = fm__store_put(&store, &e, &error) == FM_OK &&
+                    fm__store_save(&store, path, NOW, &error) == FM_OK;
+        fm__store_finish(&store);
+        if (!good)
+            return 1;
+    }
+    return 0;
+}
+
+static void processes_lose_nothing(void **state) {
+    (void)state;
+    char path[256];
+    path_of(path);
+    pid_t children[SAVERS];
+    for (int i = 0; i < SAVERS; i++) {
+        children[i] = fork();
+        assert_true(children[i] >= 0);
+        if (children[i] == 0)
+            _exit(save_often(path, i));
+    }
+    for (int i = 0; i < SAVERS; i++) {
+        int how = -1;
+        assert_int_equal(waitpid(children[i], &how, 0), children[i]);
+        assert_int_equal(how, 0);
+    }
+    fm__store store;
+    assert_true(load(&store, &KEY, path, NOW));
+    assert_int_equal(store.n_entry, SAVERS * SAVES);
+    fm__store_finish(&store);
+}
+
+static int lock_it(void) {
+    int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(file >= 0);
+    assert_int_equal(flock(file, LOCK_EX | LOCK_NB), 0);
+    return file;
+}
+
+/* Who saves waits for the one who does; not for ever. */
+static void a_lock_is_waited_for(void **state) {
+    (void)state;
+    char path[256];
+    path_of(path);
+    fm_log_set(remember, NULL, FM_LOG_DEBUG);
+    last_line[0] = 0;
+    int file = lock_it();
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) { /* has the same lock */
+        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        _exit(flock(file, LOCK_UN));
+    }
+    uint64_t begin_ns = fm__now_ns();
+    save_some(path);
+    assert_true(fm__now_ns() - begin_ns > 200000000);
+    assert_string_equal(last_line, "");
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(file);
+
+    file = lock_it();
+    begin_ns = fm__now_ns();
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    const fm__store_entry e = of_axis(FM__AXIS_TOKENS, 1, 0.5);
+    CHECK(fm__store_put(&store, &e, why));
+    CHECK(fm__store_save(&store, path, NOW, why));
+    assert_true(fm__now_ns() - begin_ns > UINT64_C(4000000000));
+    assert_non_null(strstr(last_line, folder));
+    assert_non_null(strstr(last_line, "another process has kept this folder locked for 5 s"));
+    assert_int_equal(store.n_entry, 9); /* and what was there is there */
+    close(file);
+    fm__store_finish(&store);
+    fm_log_set(NULL, NULL, FM_LOG_WARNING);
+}
+
+/* What is new has its place; the log says that something old has not. */
+static void a_full_file_makes_room(void **state) {
+    (void)state;
+    char path[256];
+    path_of(path);
+    fm__store store;
+    fm__store_init(&store, &KEY);
+    for (uint32_t rows = 1; rows <= FM__STORE_ENTRIES; rows++) {
+        const fm__store_entry e = whole_tape(rows, 0);
+        CHECK(fm__store_put(&store, &e, why));
+    }
+    CHECK(fm__store_save(&store, path, NOW, why));
+    fm__store_finish(&store);
+    const fm__store_entry more[] = {product(1, 0.5), product(2, 0.25), whole_tape(7, 0)};
+    fm__store_init(&store, &KEY);
+    for (int i = 0; i < 3; i++)
+        CHECK(fm__store_put(&store, &more[i], why));
+    fm_log_set(remember, NULL, FM_LOG_DEBUG);
+    CHECK(fm__store_save(&store, path, NOW, why));
+    fm_log_set(NULL, NULL, FM_LOG_WARNING);
+    assert_non_null(strstr(last_line, "2 entries saved before are dropped"));
+    fm__store_finish(&store);
+    assert_true(load(&store, &KEY, path, NOW));
+    assert_int_equal(store.n_entry, FM__STORE_ENTRIES);
+    assert_true(fm__store_find(&store, &more[1].shape)->share == 0.25);
+    fm__store_finish(&store);
+}
+
+/* Only what the digest is of, and only where it is still the same. */
+static void an_entry_expires(void **state) {
+    (void)state;
+    char path[256];
+    path_of(path);
+    save_some(path);
+    fm__store store;
+    uint64_t digest;
+    const fm__store_entry a = product(1, 0), b = whole_tape(1, 4096);
+    CHECK(fm__store_expire(&KEY, path, &a.shape, 1, NOW, why));
+    assert_true(load(&store, &KEY, path, NOW));
+    assert_int_equal(store.n_entry, 8);
+    assert_true(fm__store_digest(&store, &a.shape, &digest));
+    fm__store_finish(&store);
+    fm_error error = {0};
+    fm__alloc_fail_after(1);
+    assert_int_equal(fm__store_expire(&KEY, path, &a.shape, digest, NOW, &error), FM_ERROR_MEMORY);
+    fm__alloc_fail_after(0);
+    CHECK(fm__store_expire(&KEY, path, &a.shape, digest, NOW + 50, why));
+    assert_true(load(&store, &KEY, path, NOW + 50));
+    assert_int_equal(store.n_entry, 4);
+    assert_true(store.saved_s == NOW); /* the rest is as old as it was */
+    assert_null(fm__store_find(&store, &a.shape));
+    assert_non_null(fm__store_find(&store, &b.shape));
+    fm__store_finish(&store);
+    assert_int_equal(unlink(path), 0);
+    CHECK(fm__store_expire(&KEY, path, &a.shape, digest, NOW, why)); /* gone meanwhile */
+    assert_false(fm__path_exists(path));
+}
+
+/* A file where a folder should be, a folder where the file should be, a name that is too long. */
+static void what_cannot_be_written_is_found_out(void **state) {
+    (void)state;
+    char path[256], file[256], below[300];
+    path_of(path);
+    CHECK(fm__store_check(NULL, path, why));
+    assert_false(fm__path_exists(path));
+    save_some(path);
+    CHECK(fm__store_check(folder, path, why));
+    fm__store store;
+    assert_true(load(&store, &KEY, path, NOW)); /* as it was */
+    assert_int_equal(store.n_entry, 8);
+    fm__store_finish(&store);
+    assert_int_equal(test_leftovers(path), 0);
+    fm_error error = {0};
+    snprintf(file, sizeof file, "%s/file", folder);
+    write_bytes(file, "x", 1);
+    snprintf(below, sizeof below, "%s/calibration.txt", file);
+    assert_int_equal(fm__store_check(NULL, below, &error), FM_ERROR_IO);
+    assert_string_equal(error.place, below);
+    assert_non_null(strstr(error.message, "cannot be created: Not a directory"));
+    assert_non_null(strstr(error.message, "set XDG_CACHE_HOME to"));
+    assert_int_equal(fm__store_check(folder, folder, &error), FM_ERROR_IO);
+    assert_string_equal(error.place, folder);
+    assert_non_null(strstr(error.message, "is not a regular file"));
+    assert_non_null(strstr(error.message, "give another cache folder"));
+    assert_int_equal(fm__store_path(file, &KEY, path, sizeof path, &error), FM_ERROR_IO);
+    assert_string_equal(error.place, file);
+    assert_non_null(strstr(error.message, "give another cache folder"));
+    fm__alloc_fail_after(1);
+    assert_int_equal(fm__store_check(NULL, below, &error), FM_ERROR_MEMORY);
+    fm__alloc_fail_after(0);
+}
+
 int main(void) {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
@@ -460,6 +749,13 @@ int main(void) {
         IN_FOLDER(every_changed_byte_is_noticed),
         IN_FOLDER(values_are_bounded),
         IN_FOLDER(folders),
+        IN_FOLDER(names_are_read),
+        IN_FOLDER(what_others_saved_stays),
+        IN_FOLDER(processes_lose_nothing),
+        IN_FOLDER(a_lock_is_waited_for),
+        IN_FOLDER(a_full_file_makes_room),
+        IN_FOLDER(an_entry_expires),
+        IN_FOLDER(what_cannot_be_written_is_found_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

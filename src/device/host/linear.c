@@ -5,10 +5,11 @@
  * Owns: nothing. Never does: arithmetic (kernels do). Called from: every thread of the team.
  *
  * A task is some panels times a tile of tokens, and tasks get smaller: whoever comes late, or is
- * slower, holds up the others by a small one only. For few tokens there is one tile and the weights
- * are read once; every jump costs some latencies of memory, so a thread's first task is half of
- * its part in one run of lines (lab note 056), and each later round halves what is left (lab note
- * 059). For many, a kernel prepares a panel once for the tile's tokens and the tokens once for the
+ * slower, holds up the others by a small one only, and takes a task no sooner than it must (lab
+ * note 059). For few tokens there is one tile and the weights are read once; every jump costs some
+ * latencies of memory, so a thread's first task is half of its part in one run of lines (lab note
+ * 056), each later round halves what is left, and where a thread goes on is known before its last
+ * panel. For many, a kernel prepares a panel once for the tile's tokens and the tokens once for the
  * task's panels: tiles are as tall as keeps that small and leaves room for many panels, and are cut
  * further only where the panels alone do not keep the team busy. Where preparing tokens takes as
  * long as some panels do, the team does that once for all tasks, in a step of its own.
@@ -24,6 +25,7 @@ enum {
     FEW_ROWS = 8,   /* up to so many the product is bound by memory */
     FEW_PANELS = 4, /* and a task need not have more panels than these, */
     FEW_BYTES = 64 * 1024, /* nor more weights */
+    HALF_PANELS = 4,       /* tasks of many tokens are not halved to fewer, nor to fewer than NR */
 };
 
 static uint32_t divide_up(uint64_t a, uint64_t b) {
@@ -51,6 +53,7 @@ static void cut_few(fm__host_cut *cut, size_t panel_bytes, uint32_t nr, uint32_t
     uint32_t least =
         limit(LEAST_WORK / ((uint64_t)panel_bytes * cut->tokens), divide_up(part, FINEST), part);
     nr = limit(FEW_BYTES / panel_bytes, limit(nr, 1, FEW_PANELS), FEW_PANELS);
+    nr = nr == 3 ? 2 : nr; /* parts are rarely multiples of three */
     least = limit(divide_up(least, nr) * (uint64_t)nr, 1, part < fits ? part : fits);
     cut->tile = cut->tokens;
     cut->n_tile = 1;
@@ -91,7 +94,9 @@ static void cut_many(fm__host_cut *cut, size_t panel_bytes, uint32_t mr, uint32_
 
     const uint32_t last = threads > 1 ? divide_up(2 * (uint64_t)threads, cut->n_tile) : 0;
     const uint32_t left = add_round(cut, panels, block, blocks > last ? blocks - last : 0);
-    add_round(cut, left, block > 1 ? block / 2 : 1, UINT32_MAX);
+    const uint32_t floor = limit(nr, 1, block < HALF_PANELS ? block : HALF_PANELS);
+    const uint32_t half = limit(block / 2, floor, block);
+    add_round(cut, left, half, UINT32_MAX);
 }
 
 uint32_t fm__host_panels(const fm__linear_kernel *kernel, const fm__type *type, uint32_t tokens) {
@@ -133,7 +138,6 @@ typedef struct task {
     uint32_t panel_begin, panel_end;
     uint32_t row_begin, row_end;
     uint32_t column, columns; /* the first, and how many */
-    fm__host_ahead ahead;     /* of this thread, behind the task */
 } task;
 
 /* A step's product, cut. */
@@ -143,6 +147,8 @@ typedef struct product {
     fm__host_rows rows;
     uint32_t first, last; /* panels */
     fm__host_cut cut;
+    bool few;           /* rows: bound by memory */
+    fm__host_turn then; /* the thread's next turn, once taken */
 } product;
 
 static const fm__weight *weight_of(const fm__host_work *work, int which) {
@@ -164,6 +170,7 @@ static product product_of(const fm__host_work *work) {
         p.last = divide_up(work->step->end, FM__PANEL_ROWS);
     }
     const uint32_t tokens = p.rows.end - p.rows.begin;
+    p.few = tokens <= FEW_ROWS;
     if (tokens > 0)
         p.cut =
             fm__host_cut_product(p.last - p.first, tokens, weight->layout.stride, p.kernel->tokens,
@@ -256,7 +263,7 @@ static fm__host_ahead next_product(const fm__host_work *work) {
 
 fm__host_region fm__host_first_region(const fm__host_work *work) {
     const product p = product_of(work);
-    if (p.rows.end - p.rows.begin > FEW_ROWS)
+    if (!p.few)
         return (fm__host_region){0};
     const fm__host_turn turn = fm__host_cut_turn(&p.cut, work->thread);
     if (is_none(turn))
@@ -268,22 +275,24 @@ fm__host_region fm__host_first_region(const fm__host_work *work) {
                              .backwards = begin.backwards};
 }
 
-/* Calls run(work, task) for the tasks that this thread takes. With few rows, weights come from
-   memory at the pace of its latency unless they are asked for early: a thread takes a task while
-   it still has one, and task->ahead is where it goes on. */
+/* Takes the thread's next turn. Returns where it goes on reading: with few rows, weights come from
+   memory at the pace of its latency unless they are asked for early. */
+static fm__host_ahead take_turn(const fm__host_work *work, product *p) {
+    p->then = fm__host_cut_turn(&p->cut, work->threads + fm__host_take(work));
+    if (!p->few)
+        return (fm__host_ahead){0};
+    return is_none(p->then) ? next_product(work) : begin_of(p, p->then);
+}
+
+/* Calls run(work, product, task) for the tasks that this thread takes; run takes the next one
+   (multiply_last). */
 static void for_tasks(const fm__host_work *work,
-                      void (*run)(const fm__host_work *work, const task *t)) {
-    const product p = product_of(work);
-    const bool few = p.rows.end - p.rows.begin <= FEW_ROWS;
-    fm__host_turn turn = fm__host_cut_turn(&p.cut, work->thread);
-    while (!is_none(turn)) {
-        const fm__host_turn then = fm__host_cut_turn(&p.cut, work->threads + fm__host_take(work));
-        task t = task_of(&p, turn);
-        t.ahead = (fm__host_ahead){0};
-        if (few)
-            t.ahead = is_none(then) ? next_product(work) : begin_of(&p, then);
-        run(work, &t);
-        turn = then;
+                      void (*run)(const fm__host_work *work, product *p, const task *t)) {
+    product p = product_of(work);
+    for (fm__host_turn turn = fm__host_cut_turn(&p.cut, work->thread); !is_none(turn);
+         turn = p.then) {
+        const task t = task_of(&p, turn);
+        run(work, &p, &t);
     }
 }
 
@@ -291,9 +300,10 @@ static bool laid_out_alike(const fm__weight *a, const fm__weight *b) {
     return a->type == b->type && a->k == b->k;
 }
 
-/* The task's part of in[0] . weight[which]^T to out (rows x columns, `stride` floats a row). */
-static void multiply(const fm__host_work *work, const task *t, int which, fm__host_ahead ahead,
-                     float *out, size_t stride) {
+/* Panels [begin, end) of the task's part of in[0] . weight[which]^T to out (rows x the task's
+   columns, `stride` floats a row). */
+static void multiply_panels(const fm__host_work *work, const task *t, int which, uint32_t begin,
+                            uint32_t end, fm__host_ahead ahead, float *out, size_t stride) {
     const fm__op *op = work->step->op;
     const fm__weight *weight = weight_of(work, which);
     const fm__linear_kernel *kernel = kernel_of(work, weight);
@@ -302,15 +312,15 @@ static void multiply(const fm__host_work *work, const task *t, int which, fm__ho
     const fm__linear_args args = {
         .type = weight->type,
         .layout = weight->layout,
-        .panels = weight->host + t->panel_begin * weight->layout.stride,
-        .n = weight->n - t->column,
+        .panels = weight->host + begin * weight->layout.stride,
+        .n = weight->n - begin * FM__PANEL_ROWS,
         .k = weight->k,
         .panel_begin = 0,
-        .panel_end = t->panel_end - t->panel_begin,
+        .panel_end = end - begin,
         .act = fm__host_row(work, op->in[0], t->row_begin),
         .act_layout = work->tape->tensors[op->in[0]].layout,
         .tokens = t->row_end - t->row_begin,
-        .out = out,
+        .out = out + (size_t)(begin - t->panel_begin) * FM__PANEL_ROWS,
         .out_stride = stride,
         .scratch = work->scratch,
         .ahead = ahead.at,
@@ -324,6 +334,35 @@ static void multiply(const fm__host_work *work, const task *t, int which, fm__ho
     kernel->fn(&args);
 }
 
+/* A product behind which the thread goes on with another turn. It takes that as late as it can, so
+   that a slow thread holds nothing that others could do: when this one is done, or, with few rows,
+   when one panel is left, so that it is known where to read on. Small turns are not worth a second
+   call. */
+static void multiply_last(const fm__host_work *work, product *p, const task *t, int which,
+                          float *out, size_t stride) {
+    uint32_t begin = t->panel_begin, end = t->panel_end;
+    fm__host_ahead ahead = {0};
+    if (p->few && end - begin > FEW_PANELS) {
+        const fm__weight *weight = weight_of(work, which);
+        const uint32_t tokens = t->row_end - t->row_begin;
+        fm__host_ahead rest =
+            fm__host_reading_begins(weight, kernel_of(work, weight), begin, begin + 1, tokens);
+        if (rest.backwards) {
+            multiply_panels(work, t, which, begin + 1, end, rest, out, stride);
+            end = begin + 1;
+        } else {
+            rest = fm__host_reading_begins(weight, kernel_of(work, weight), end - 1, end, tokens);
+            multiply_panels(work, t, which, begin, end - 1, rest, out, stride);
+            begin = end - 1;
+        }
+    }
+    if (p->few)
+        ahead = take_turn(work, p);
+    multiply_panels(work, t, which, begin, end, ahead, out, stride);
+    if (!p->few)
+        take_turn(work, p);
+}
+
 static float *tile(const fm__host_work *work, int which) {
     return (float *)(work->scratch + FM__LINEAR_SCRATCH + (size_t)which * FM__HOST_TILE);
 }
@@ -332,37 +371,37 @@ static float *cell(const fm__host_work *work, int16_t tensor, uint32_t row, uint
     return (float *)fm__host_row(work, tensor, row) + column;
 }
 
-static void linear_task(const fm__host_work *work, const task *t) {
+static void linear_task(const fm__host_work *work, product *p, const task *t) {
     const fm__op *op = work->step->op;
     bool bias = op->bias != FM__NONE, residual = op->in[1] != FM__NONE;
     /* A residual that out overwrites must be read before: the product waits in a tile. */
     bool in_place = residual && op->in[1] == op->out;
     size_t stride = in_place ? t->columns : work->tape->tensors[op->out].layout.stride / 4;
     float *out = in_place ? tile(work, 0) : cell(work, op->out, t->row_begin, t->column);
-    multiply(work, t, 0, t->ahead, out, stride);
+    multiply_last(work, p, t, 0, out, stride);
     if (!bias && !residual)
         return;
     const float *b = bias ? (const float *)work->tape->weights[op->bias]->host + t->column : NULL;
     for (uint32_t r = t->row_begin; r < t->row_end; r++) {
-        float *p = out + (r - t->row_begin) * stride; /* (columns) */
+        float *row = out + (r - t->row_begin) * stride; /* (columns) */
         if (bias)
-            work->kernels->add(p, b, t->columns, p);
+            work->kernels->add(row, b, t->columns, row);
         if (residual)
-            work->kernels->add(p, cell(work, op->in[1], r, t->column), t->columns,
+            work->kernels->add(row, cell(work, op->in[1], r, t->column), t->columns,
                                cell(work, op->out, r, t->column));
     }
 }
 
-static void glu_task(const fm__host_work *work, const task *t) {
+static void glu_task(const fm__host_work *work, product *p, const task *t) {
     const fm__op *op = work->step->op;
     float *gate = tile(work, 0), *up = tile(work, 1); /* (rows, columns) */
     const fm__weight *second = weight_of(work, 1);
     fm__host_ahead beside = {0};
-    if (t->ahead.at != NULL)
+    if (p->few)
         beside = fm__host_reading_begins(second, kernel_of(work, second), t->panel_begin,
                                          t->panel_end, t->row_end - t->row_begin);
-    multiply(work, t, 0, beside, gate, t->columns);
-    multiply(work, t, 1, t->ahead, up, t->columns);
+    multiply_panels(work, t, 0, t->panel_begin, t->panel_end, beside, gate, t->columns);
+    multiply_last(work, p, t, 1, up, t->columns);
     for (uint32_t r = t->row_begin; r < t->row_end; r++) {
         size_t at = (size_t)(r - t->row_begin) * t->columns;
         work->kernels->glu[op->glu](gate + at, up + at, t->columns,
