@@ -164,7 +164,7 @@ void cli_progress_end(void);
 /* First Ctrl-C: cli_interrupted() turns true and a run of `engine` (may be NULL) is cancelled.
    Second: exit 130. */
 void cli_catch_interrupt(fm_engine *engine);
-/* Until then: the first says so and ends the program with 130 at once. */
+/* Until then, or from now on again: the first says so and ends the program with 130 at once. */
 void cli_end_on_interrupt(void);
 bool cli_interrupted(void);
 /* FM_ERROR_CANCELLED once Ctrl-C was pressed: one that comes between two runs cancels neither, so

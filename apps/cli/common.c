@@ -524,7 +524,7 @@ void cli_end_on_interrupt(void) {
     struct sigaction action = {.sa_handler = end_at_once}, before;
     sigemptyset(&action.sa_mask);
     /* whoever started us with it ignored, as a shell does with jobs behind, means that */
-    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
         sigaction(SIGINT, &action, NULL);
 }
 

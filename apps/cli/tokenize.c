@@ -56,7 +56,11 @@ int cli_tokenize(const cli_args *args) {
     if (text == NULL)
         return CLI_FAILED;
     unsigned flags = args->special ? FM_TOKENIZE_ADD_SPECIAL | FM_TOKENIZE_PARSE_SPECIAL : 0;
-    if (open_source(&with, &s, &error) != FM_OK ||
+    fm_status status = open_source(&with, &s, &error);
+    cli_end_on_interrupt(); /* from here on nothing asks, and nothing is left behind */
+    if (status == FM_OK)
+        status = cli_check_interrupt(&error);
+    if (status != FM_OK ||
         fm_tokenizer_encode(s.tokenizer, text, bytes, flags, &ids, &n, &error) != FM_OK) {
         code = cli_fail(&error);
     } else if (args->json) {
