@@ -226,12 +226,17 @@ static void late_turns_are_small(void **state) {
     /* of four, which are read side by side, never less */
     const fm__host_cut floats = fm__host_cut_product(224, 1, 170496, 16, 4, 16);
     assert_int_equal(panels_of(&floats, 0), 4);
+    const fm__host_cut threes = fm__host_cut_product(128, 1, 18432, 8, 1, 16);
+    assert_int_equal(panels_of(&threes, turns_cover_everything(&threes) - 2), 2);
     const fm__host_cut narrow = fm__host_cut_product(2, 512, 9216, 4, 2, 8);
     assert_true(narrow.n_tile >= 8); /* few panels: tokens keep the team busy */
     const fm__host_cut prompt = fm__host_cut_product(256, 512, 9216, 16, 16, 16);
     const uint32_t n = turns_cover_everything(&prompt);
     assert_int_equal(panels_of(&prompt, 0), 16);
     assert_int_equal(panels_of(&prompt, n - 1), 8);
+    /* of four, for which tokens are prepared anew, never less */
+    const fm__host_cut fours = fm__host_cut_product(64, 64, 9216, 8, 4, 16);
+    assert_int_equal(panels_of(&fours, turns_cover_everything(&fours) - 1), 4);
 }
 
 /* ---- what is read next ---- */
@@ -316,6 +321,32 @@ static void check_region(const fm__host_region *region, const fm__weight *weight
     assert_ptr_equal(region->at, weight->host + (region->backwards ? last : begin) * stride);
 }
 
+/* A run of some rows whose product by the first layer's down matrix a test steps through. */
+typedef struct product_run {
+    model m;
+    fm__run run;
+    fm__run_status status;
+} product_run;
+
+static void product_run_init(product_run *r, uint32_t rows, fm__device *device) {
+    model_init(&r->m, FM__Q8_0, FM__Q4_K, 16, 2);
+    fixture_batch(&r->m.f, rows, 0, MODEL_VOCAB, 1);
+    run_init(&r->run, &r->status, &r->m.f, r->m.tape, device);
+}
+
+static void product_run_finish(product_run *r) {
+    run_finish(&r->run);
+    model_finish(&r->m);
+}
+
+static fm__host_step product_run_step(const product_run *r) {
+    fm__host_step step = {.axis = FM__AXIS_WHOLE, .is_product = true};
+    while (r->m.tape->ops[step.index].weight[0] != r->m.layers[0].down)
+        step.index++;
+    step.op = &r->m.tape->ops[step.index];
+    return step;
+}
+
 static void what_is_read_while_waiting_is_what_comes_first(void **state) {
     (void)state;
     static const uint32_t all_rows[] = {1, 2, 8, 9};
@@ -325,26 +356,19 @@ static void what_is_read_while_waiting_is_what_comes_first(void **state) {
         fm__host *host = (fm__host *)device;
         set_ways(&host->kernels, 1 + (int)(i % 2));
         host->kernels.asks = false;
-        model m;
-        model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
-        fixture_batch(&m.f, rows, 0, MODEL_VOCAB, 1);
-        fm__run run;
-        fm__run_status status;
-        run_init(&run, &status, &m.f, m.tape, device);
-        const fm__weight *down = m.tape->weights[m.layers[0].down];
+        product_run r;
+        product_run_init(&r, rows, device);
+        const fm__weight *down = r.m.tape->weights[r.m.layers[0].down];
         const fm__linear_kernel *kernel = host->kernels.linear[fm__type_index(down->type)];
-        fm__host_step step = {.axis = FM__AXIS_WHOLE, .is_product = true};
-        while (m.tape->ops[step.index].weight[0] != m.layers[0].down)
-            step.index++;
-        step.op = &m.tape->ops[step.index];
+        const fm__host_step step = product_run_step(&r);
         const uint8_t *free_from = down->host; /* the threads' regions, one behind the other */
         uint32_t n = 0;
         for (uint32_t t = 0; t < REGION_THREADS; t++) {
             const fm__host_work work = {.device = device,
                                         .kernels = &host->kernels,
-                                        .tape = m.tape,
+                                        .tape = r.m.tape,
                                         .step = &step,
-                                        .run = &run,
+                                        .run = &r.run,
                                         .thread = t,
                                         .threads = REGION_THREADS};
             const fm__host_region region = fm__host_first_region(&work);
@@ -357,8 +381,7 @@ static void what_is_read_while_waiting_is_what_comes_first(void **state) {
             n++;
         }
         assert_int_equal(n > 1, rows <= 8);
-        run_finish(&run);
-        model_finish(&m);
+        product_run_finish(&r);
         fm__device_destroy(&device);
     }
 }
@@ -393,25 +416,18 @@ static void turns_are_taken_late(void **state) {
         set_ways(&host->kernels, 1 + (int)(i / 2 % 2));
         for (size_t j = 0; j < fm__type_count(); j++)
             host->kernels.linear[j][0].fn = count_taken;
-        model m;
-        model_init(&m, FM__Q8_0, FM__Q4_K, 16, 2);
-        fixture_batch(&m.f, rows, 0, MODEL_VOCAB, 1);
-        fm__run run;
-        fm__run_status status;
-        run_init(&run, &status, &m.f, m.tape, device);
+        product_run r;
+        product_run_init(&r, rows, device);
         /* another product follows the one at work */
-        fm__host_step steps[2] = {{.axis = FM__AXIS_WHOLE, .is_product = true, .next_product = 1},
-                                  {.axis = FM__AXIS_WHOLE, .is_product = true}};
-        while (m.tape->ops[steps[0].index].weight[0] != m.layers[0].down)
-            steps[0].index++;
-        steps[0].op = steps[1].op = &m.tape->ops[steps[0].index];
+        fm__host_step steps[2] = {product_run_step(&r), product_run_step(&r)};
+        steps[0].next_product = 1;
         memset(&taken, 0, sizeof taken);
         taken.few = rows <= 8;
         fm__host_work work = {.device = device,
                               .kernels = &host->kernels,
-                              .tape = m.tape,
+                              .tape = r.m.tape,
                               .step = steps,
-                              .run = &run,
+                              .run = &r.run,
                               .threads = threads,
                               .scratch = fm__alloc_zero(FM__HOST_SCRATCH),
                               .next = &taken.next};
@@ -421,8 +437,7 @@ static void turns_are_taken_late(void **state) {
         assert_int_equal(taken.next, taken.turns);
         assert_int_equal(taken.parted > 0, taken.few && threads == 1);
         fm__free(work.scratch);
-        run_finish(&run);
-        model_finish(&m);
+        product_run_finish(&r);
         fm__device_destroy(&device);
     }
 }

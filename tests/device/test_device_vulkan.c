@@ -745,6 +745,7 @@ static void imports_host_memory(void **state) {
     if (first == FM_ERROR_UNSUPPORTED) {
         fm__pages_free(pages, BYTES + 8192);
         fm__device_destroy(&device);
+        print_message("skip: this device does not import host memory\n");
         skip();
     }
     for (size_t i = 0; i < 4; i++) {

@@ -78,8 +78,10 @@ static void test_large_tiles(void **state) {
 
 static void test_many_lanes(void **state) {
     (void)state;
-    if (gpu->max_invocations < 256)
+    if (gpu->max_invocations < 256) {
+        print_message("skip: fewer than 256 invocations of a workgroup\n");
         skip();
+    }
     check_trial((fm__vulkan_trial){.lanes = 256, .round = 8}, true, 8);
     for (uint32_t section = 8; section <= 64; section *= 8) /* within a segment, and two at once */
         check_trial((fm__vulkan_trial){.lanes = 256, .round = section}, true, 1);

@@ -104,7 +104,7 @@ typedef struct fm__amx_bf16_step {
 } fm__amx_bf16_step;
 
 /* C tiles 0, 1: a's tokens with either panel; 2, 3: b's. One register for the tokens and one for
-   the codes: products that take turns between registers wait for each other (lab note 018). */
+   the codes, five loads instead of four: faster in this kernel (lab note 018). */
 #define FM__AMX_BF16_DOTS(act0, act1, codes0, codes1, two)                                         \
     do {                                                                                           \
         FM__TILE_LOAD(6, codes0, 64);                                                              \

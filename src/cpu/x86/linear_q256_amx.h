@@ -240,8 +240,7 @@ typedef struct fm__amx256_step {
 } fm__amx256_step;
 
 /* The sixteen products of a token tile are spread over four of these. One register for the tokens
-   and one for the codes: products that take turns between registers wait for each other (lab note
-   018). */
+   and one for the codes: faster in this kernel (lab note 018). */
 #define FM__AMX256_STEP(shape, s, act, step)                                                       \
     do {                                                                                           \
         if ((shape).has_min)                                                                       \
